@@ -1,0 +1,33 @@
+# `make demo` and `make test` start from a bare clone: Python 3.11 and pip are all they need.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-6s %s\n", $$1, $$2}' Makefile
+
+demo: $(READY) ## Train, measure and reload two small models on embedded data; a few minutes, no network
+	HF_HUB_OFFLINE=1 $(BIN)/python scripts/demo.py $(ARGS)
+
+# Two workers with one thread each: the tensors are too small to gain from threads, so two processes beat one.
+test: lint ## Lint, then run every test; ARGS="-k lsh" picks some
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
+
+lint: $(READY) ## Check style with ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+bench: $(READY) ## Benchmark the attention mechanisms; ARGS="--help" lists the options
+	$(BIN)/python scripts/benchmark_attention.py $(ARGS)
+
+clean: ## Remove .venv, caches and build products; results stay
+	rm -rf .venv .pytest_cache .ruff_cache build dist *.egg-info
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -e ".[train,energy,export,dev]" -c constraints.txt
+	touch $@

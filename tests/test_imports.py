@@ -1,0 +1,208 @@
+"""The house rules that the source itself can be asked about: who imports whom, what is called what, how long it is.
+
+Imports and names are read from the syntax tree, so what stands inside a function or behind a condition counts too.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from hf_efficient.attention import get_attention, list_attentions
+
+PACKAGE = Path(__file__).parents[1] / "hf_efficient"
+
+# torch, transformers <- attention <- layers <- models <- training, hub, model_card <- scripts.
+# A room is a folder or a file directly in the package; each is listed with the rooms that it may import beside itself.
+LEFT = {"attention", "layers", "models", "remote_code", "data", "energy"}
+RIGHT = {"training", "hub", "model_card"}
+MAY_IMPORT = {
+    "attention": set(),
+    "layers": {"attention"},
+    "remote_code": set(),
+    "models": {"attention", "layers", "remote_code"},
+    "data": set(),
+    "energy": set(),
+    **{room: LEFT | RIGHT | {"__init__"} for room in RIGHT},
+    "__init__": LEFT | RIGHT,
+}
+
+# Copied beside the weights, so it must run where hf_efficient is not installed.
+SHIPS = {"attention", "layers", "models", "remote_code"}
+SHIPS_WITH = {"torch", "transformers"} | sys.stdlib_module_names
+
+# Every other file in attention/ is a mechanism.
+SHARED_BY_MECHANISMS = {"__init__", "base", "kernel", "streaming", "position_table", "prefix_softmax", "interface"}
+MAX_LINES = 450
+HEAVY = {"datasets", "codecarbon", "matplotlib", "torchvision"}
+
+
+class Import(NamedTuple):
+    line: int
+    text: str  # as written
+    target: tuple[str, ...]  # absolute dotted name, split; empty if it leaves the package
+    relative: bool
+
+
+def read_imports(file: Path, package: Path) -> Iterator[Import]:
+    """Every import in the file, wherever it stands."""
+    home = (package.name, *file.relative_to(package).parent.parts)
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(node.lineno, ast.unparse(node), tuple(alias.name.split(".")), False)
+        elif isinstance(node, ast.ImportFrom):
+            module = tuple(node.module.split(".")) if node.module else ()
+            above = home[: max(len(home) - node.level + 1, 0)] if node.level else ()
+            leaves = node.level > len(home)
+            for alias in node.names:
+                target = () if leaves else (*above, *module, alias.name)
+                yield Import(node.lineno, ast.unparse(node), target, node.level > 0)
+
+
+def objection(room: str, imported: Import, package: str) -> str | None:
+    """Why this room may not import that, or None if it may."""
+    if not imported.target:
+        return "it reaches above the package"
+    top, *inner = imported.target
+    if top in {"scripts", "tests"}:
+        return f"{top} import the library, never the reverse"
+    if top != package:
+        if room in SHIPS and top not in SHIPS_WITH:
+            return f"{room} ships to the Hub: only torch, transformers, the standard library and its own relatives"
+        return None
+    if room in SHIPS and not imported.relative:
+        return f"{room} ships to the Hub, where {package} is not installed: import relatives relatively"
+    target = inner[0] if inner and inner[0] in MAY_IMPORT else "__init__"
+    if target == room or target in MAY_IMPORT[room]:
+        return None
+    return f"{room} may import {', '.join(sorted(MAY_IMPORT[room])) or 'no other room'}; {target} is not among them"
+
+
+def violations(package: Path) -> list[str]:
+    found = []
+    for file in sorted(package.rglob("*.py")):
+        name = file.relative_to(package.parent).as_posix()
+        room = file.relative_to(package).with_suffix("").parts[0]
+        if room not in MAY_IMPORT:
+            found.append(f"{name}: no room is called {room}; move the file into one, or say here what it may import")
+            continue
+        for imported in read_imports(file, package):
+            if reason := objection(room, imported, package.name):
+                found.append(f"{name}:{imported.line}: `{imported.text}`: {reason}")
+    return found
+
+
+def names_its_mechanism(file: Path) -> bool:
+    """Whether a class in the file has the file's name: LinearElu, LSH or FNetAttention in linear_elu, lsh, fnet."""
+    wanted = file.stem.replace("_", "")
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    classes = {node.name.lower() for node in tree.body if isinstance(node, ast.ClassDef)}
+    return not classes.isdisjoint({wanted, wanted + "attention"})
+
+
+def mechanism_files() -> list[Path]:
+    return [file for file in sorted((PACKAGE / "attention").glob("*.py")) if file.stem not in SHARED_BY_MECHANISMS]
+
+
+def write(root: Path, name: str, source: str) -> Path:
+    """A made-up package whose one file holds `source`."""
+    file = root / "hf_efficient" / name
+    file.parent.mkdir(parents=True)
+    file.write_text(source, encoding="utf-8")
+    return root / "hf_efficient"
+
+
+def test_imports_go_leftward_only():
+    assert not (found := violations(PACKAGE)), "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "reason"),
+    [
+        ("attention/lsh.py", "from ..layers.block import Block", "attention may import no other room; layers is not"),
+        ("attention/lsh.py", "from .. import layers", "layers is not among them"),
+        ("attention/lsh.py", "from .. import __version__", "__init__ is not among them"),
+        ("attention/lsh.py", "import numpy as np", "attention ships to the Hub"),
+        ("attention/lsh.py", "from hf_efficient.attention.base import Attention", "import relatives relatively"),
+        ("attention/lsh.py", "def f():\n    import einops", "attention ships to the Hub"),
+        ("attention/__init__.py", "from ..models import base", "models is not among them"),
+        ("attention/lsh.py", "from ... import setup", "reaches above the package"),
+        ("layers/block.py", "if 0:\n    from ..models.base import X", "models is not among them"),
+        ("models/vit/modeling_vit.py", "from ...training import metrics", "training is not among them"),
+        ("models/vit/modeling_vit.py", "import torch, datasets", "models ships to the Hub"),
+        ("remote_code.py", "from .models.base import X", "models is not among them"),
+        ("data/images.py", "from ..models.base import X", "models is not among them"),
+        ("data/images.py", "import hf_efficient", "__init__ is not among them"),
+        ("energy.py", "from .attention import build_attention", "attention is not among them"),
+        ("energy.py", "from hf_efficient.models import base", "models is not among them"),
+        ("hub.py", "from scripts.train import main", "scripts import the library"),
+        ("utils.py", "", "no room is called utils"),
+    ],
+)
+def test_a_violation_is_named(tmp_path, name, source, reason):
+    (found,) = violations(write(tmp_path, name, source))
+    line = f":{source.count(chr(10)) + 1}: `{source.splitlines()[-1].strip()}`" if source else ""
+    assert found.startswith(f"hf_efficient/{name}{line}: ")
+    assert reason in found
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("__init__.py", "from . import attention, models, hub"),
+        ("attention/__init__.py", "from . import lsh\nfrom .base import Attention"),
+        ("attention/lsh.py", "import math\nfrom torch import nn\nfrom .base import Attention"),
+        ("layers/block.py", "from ..attention import build_attention\nfrom .memory import Memory"),
+        ("models/vit/modeling_vit.py", "from ...attention.base import X\nfrom ..base import Y\nimport transformers"),
+        ("training/trainers.py", "from ..models import base\nfrom ..energy import EnergyReport\nimport accelerate"),
+        ("model_card.py", "from . import __version__, energy\nfrom hf_efficient.models import base"),
+        ("data/text.py", "def f():\n    import datasets\n    from .images import g"),
+    ],
+)
+def test_what_is_allowed_passes(tmp_path, name, source):
+    assert violations(write(tmp_path, name, source)) == []
+
+
+@pytest.mark.parametrize("file", mechanism_files(), ids=lambda file: file.stem)
+def test_a_mechanism_is_called_like_its_file(file):
+    assert names_its_mechanism(file), f"{file.name} defines no class whose name in snake_case is {file.stem}"
+
+
+def test_a_mechanism_is_registered_under_its_file_name():
+    homes = {name: get_attention(name).__module__ for name in list_attentions()}
+    ours = {name: home for name, home in homes.items() if home.startswith("hf_efficient.")}
+    assert ours == {file.stem: f"hf_efficient.attention.{file.stem}" for file in mechanism_files()}
+
+
+@pytest.mark.parametrize(
+    ("stem", "source", "named"),
+    [
+        ("linear_elu", "class LinearElu: ...", True),
+        ("xcit", "class XCiT: ...", True),
+        ("fnet", "class FNetAttention: ...", True),
+        ("lsh", "class Hashing: ...", False),
+        ("lsh", "class LSHState: ...", False),
+        ("lsh", "def lsh(): ...", False),
+    ],
+)
+def test_a_misnamed_mechanism_is_seen(tmp_path, stem, source, named):
+    (tmp_path / f"{stem}.py").write_text(source)
+    assert names_its_mechanism(tmp_path / f"{stem}.py") is named
+
+
+def test_no_file_is_too_long():
+    lengths = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in PACKAGE.rglob("*.py")}
+    long = [f"{file.relative_to(PACKAGE.parent)} has {n} lines" for file, n in lengths.items() if n > MAX_LINES]
+    assert not long, f"more than {MAX_LINES} lines are two files: {'; '.join(sorted(long))}"
+
+
+def test_importing_the_package_is_light():
+    code = f"import sys, hf_efficient; print(*sorted({HEAVY} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
+    assert run.returncode == 0, run.stderr
+    assert not (loaded := run.stdout.split()), f"import hf_efficient also imports {', '.join(loaded)}"
