@@ -1,0 +1,73 @@
+"""cosFormer (Qin et al. 2022): ReLU features, re-weighted by the cosine of the distance.
+
+    A_ij ∝ relu(q_i)·relu(k_j)·cos(π(i−j)/2M),    φ(x_i) = [relu(x_i) cos(πi/2M); relu(x_i) sin(πi/2M)],    F = 2D
+
+with positions i from 1. The reference takes the padded length for M, so that padding and later tokens change earlier
+outputs. Here M is constant when causal (`max_length`; a longer text would get negative weights and is an error) and
+each sample's number of real tokens otherwise.
+"""
+
+import math
+
+import torch
+
+from .base import allowed_keys, check_positive, register_attention, token_positions, zero_masked
+from .kernel import KernelAttention, row_normalise
+
+
+@register_attention
+class Cosformer(KernelAttention):
+    """
+    Args:
+        max_length: M of the causal form, the longest text.
+    """
+
+    paper = "Qin 2022"
+    cost = "2ND²"
+    uses_positions = True
+
+    def __init__(self, hidden_size: int, num_heads: int, *, max_length: int = 4096, **common):
+        super().__init__(hidden_size, num_heads, **common)
+        check_positive("max_length", max_length)
+        self.max_length = max_length
+        self.num_features = 2 * self.head_dim
+
+    def angles(self, batch, length, key_mask, position_ids, device, start=None):
+        """πi/2M of each token, (B, 1, N, 1)."""
+        i = token_positions(position_ids, key_mask, batch, length, device) + 1
+        if start is not None:
+            i = i + start.unsqueeze(-1)
+        if self.causal:
+            if not torch.compiler.is_compiling() and int(i.max()) > self.max_length:
+                raise ValueError(
+                    f"position {int(i.max()) - 1} is beyond max_length={self.max_length} of the causal 'cosformer' "
+                    "attention: build it with a larger max_length."
+                )
+            longest = self.max_length
+        elif position_ids is not None:
+            longest = i.amax(-1, keepdim=True)
+        else:
+            longest = i.new_full((batch, 1), length) if key_mask is None else key_mask.sum(-1, keepdim=True)
+            longest = longest.clamp_min(1)
+        return (math.pi / 2 * i / longest)[:, None, :, None]
+
+    def prepare(self, q, k, key_mask, position_ids, state=None):
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        angles = self.angles(q.shape[0], q.shape[2], key_mask, position_ids, q.device, state and state["length"])
+        cos, sin = angles.to(wide).cos(), angles.to(wide).sin()
+        q, k = (torch.cat([x * cos, x * sin], -1) for x in (q.to(wide).relu(), k.to(wide).relu()))
+        own = {}
+        if state is not None:
+            seen = q.shape[2] if key_mask is None else key_mask.sum(-1)
+            own["length"] = state["length"] + seen
+        return q, k, own
+
+    def initial_state(self, batch_size, device=None, dtype=torch.float32):
+        state = super().initial_state(batch_size, device, dtype)
+        return {**state, "length": torch.zeros(batch_size, device=device, dtype=torch.long)}
+
+    def weights(self, q, k, key_mask=None, position_ids=None, rows=None):
+        angles = self.angles(q.shape[0], q.shape[2], key_mask, position_ids, q.device).to(q.dtype)
+        own, q = (angles, q) if rows is None else (angles[:, :, rows], q[:, :, rows])
+        scores = q.relu() @ zero_masked(k, key_mask).relu().mT * torch.cos(own - angles.mT)
+        return row_normalise(scores, allowed_keys(k.shape[2], self.causal, key_mask, rows, k.device))

@@ -1,0 +1,249 @@
+"""The shared engine of all linear mechanisms.
+
+Kernel attention with non-negative features φ (Katharopoulos et al. 2020, "Transformers are RNNs"):
+
+    o_i = φ(q_i)·S_i / φ(q_i)·z_i,    S_i = Σ_{j∈A(i)} φ(k_j) v_jᵀ,    z_i = Σ_{j∈A(i)} φ(k_j)
+
+with A(i) = every key (bidirectional) or j ≤ i (causal): O(N·F·D). `kernel_attention` streams over chunks
+(`streaming.py`); `kernel_step` is the recurrent form for one token. Both take and return the same state, so any split
+of a sequence into calls gives the same result. A column of ones beside v makes z the last column of S.
+
+Stabilised feature maps return log φ. A running maximum c per feature keeps exp(log φ − c) in range: the state holds
+S·e^{−c} and c. It cancels exactly, so it is never differentiated, and no future key moves a past row.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import Attention, State, allowed_keys, zero_masked
+from .streaming import TILE, FeatureMap, Plan, StreamedKernelAttention
+
+# "No key yet" in a running maximum: finite, so that the difference of two of them is 0 and not NaN.
+NO_KEY = -1e30
+
+# Two exponents may differ by this much within a chunk before e^{difference} leaves float32's range.
+SAFE_RANGE = 60.0
+
+
+def kernel_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feature_map: FeatureMap | None = None,
+    *,
+    causal: bool = False,
+    state: State | None = None,
+    key_weight: Tensor | None = None,
+    normalise: bool = True,
+    eps: float = 0.0,
+    chunk_size: int | None = None,
+    block_size: int = 64,
+) -> tuple[Tensor, State]:
+    """q, k (B, H, N, D), v (B, H, N, Dv) -> output (B, H, N, Dv) and the state after the last token.
+
+    `key_weight` (B, N) or (B, H, N) multiplies φ_k and is not differentiated: 0 removes a key (padding), 1/(1−p) keeps
+    one under dropout. `normalise=False` returns the numerator. float32 throughout; float64 for float64.
+    """
+    feature_map = feature_map or FeatureMap()
+    batch, heads, length, head_dim = q.shape
+    dtype, features = v.dtype, feature_map.num_features(head_dim)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    if state is None:
+        state = initial_state(batch, heads, features, v.shape[-1], feature_map, normalise, v.device, wide)
+    q, k, v, S = q.to(wide), k.to(wide), v.to(wide), state["S"].to(wide)
+    c = state["c"].to(wide) if feature_map.stabilised else None
+    if key_weight is not None:
+        key_weight = key_weight if key_weight.dim() == 3 else key_weight.unsqueeze(1)
+        key_weight = key_weight.to(wide).expand(batch, heads, length)
+    chunk_size = min(chunk_size or max(block_size, min(512, TILE // (heads * features))), length)
+    block_size = min(block_size, chunk_size) if causal else 1
+    plan = Plan(
+        feature_map=feature_map,
+        num_features=features,
+        chunk_size=chunk_size // block_size * block_size,
+        block_size=block_size,
+        normalise=normalise,
+        eps=eps,
+        keep=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S)),
+    )
+    with torch.autocast(v.device.type, enabled=False):
+        out, S, c = StreamedKernelAttention.apply(q, k, v, S, c, key_weight, plan, causal)
+    return out.to(dtype), {"S": S} if c is None else {"S": S, "c": c}
+
+
+def kernel_step(
+    q: Tensor, k: Tensor, v: Tensor, state: State, feature_map: FeatureMap | None = None, *, normalise=True, eps=0.0
+) -> tuple[Tensor, State]:
+    """One token, q, k, v (B, H, 1, D): S += φ_k [v, 1]ᵀ, o = φ_q S. In place where no gradient is asked."""
+    feature_map = feature_map or FeatureMap()
+    S, c = state["S"], state.get("c")
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S)):
+        return kernel_attention(
+            q, k, v, feature_map, causal=True, state=state, normalise=normalise, eps=eps, chunk_size=1
+        )
+    both = torch.stack([q, k]).flatten(0, 1).to(S.dtype)  # one call of the map for both
+    phi = both.new_empty(*both.shape[:3], S.shape[2])
+    feature_map.write(both, phi, torch.empty_like(phi))
+    phi_q, phi_k = phi.chunk(2)  # (B, H, 1, F)
+    if c is not None:
+        before = c.clone()
+        torch.maximum(c, phi_k.squeeze(2), out=c)
+        S.mul_(torch.exp(before - c).unsqueeze(-1))
+        phi_q, phi_k, top = phi_q + c.unsqueeze(2), phi_k - c.unsqueeze(2), 0.0
+        if normalise:
+            top = phi_q.amax(-1, keepdim=True)
+        if feature_map.floor:
+            log_floor = math.log(feature_map.floor)
+            floor_q, floor_k = c.unsqueeze(2) + log_floor, log_floor - c.unsqueeze(2)
+            top = torch.maximum(top, floor_q.amax(-1, keepdim=True)) if normalise else top
+            phi_q, phi_k = (phi_q - top).exp_().add_((floor_q - top).exp_()), phi_k.exp_().add_(floor_k.exp_())
+        else:
+            phi_q, phi_k = (phi_q - top).exp_(), phi_k.exp_()
+    phi_k = phi_k.transpose(2, 3)  # (B, H, F, 1)
+    S[..., : v.shape[-1]].addcmul_(phi_k, v.to(S.dtype))
+    if normalise:
+        S[..., -1:].add_(phi_k)
+    readout = phi_q @ S  # (B, H, 1, Dv + 1)
+    if not normalise:
+        return readout.to(v.dtype), state
+    denominator = readout[..., -1:] + eps
+    return (readout[..., :-1] / denominator.masked_fill(denominator == 0, math.inf)).to(v.dtype), state
+
+
+def initial_state(
+    batch_size: int,
+    num_heads: int,
+    num_features: int,
+    value_dim: int,
+    feature_map: FeatureMap | None = None,
+    normalise: bool = True,
+    device=None,
+    dtype: torch.dtype = torch.float32,
+) -> State:
+    """No token seen: S (B, H, F, Dv + 1) with z as its last column, and c (B, H, F) for stabilised maps."""
+    shape = (batch_size, num_heads, num_features)
+    state = {"S": torch.zeros(*shape, value_dim + normalise, device=device, dtype=dtype)}
+    if feature_map is not None and feature_map.stabilised:
+        empty = math.log(feature_map.floor) if feature_map.floor else NO_KEY
+        state["c"] = torch.full(shape, empty, device=device, dtype=dtype)
+    return state
+
+
+def safe_chunk_size(logits: Tensor, before: Tensor, chunk_size: int) -> int:
+    """The largest chunk in which no running maximum rises by more than SAFE_RANGE; a chunk of one token is exact."""
+    top = torch.maximum(logits.detach().cummax(2).values, before.detach().unsqueeze(2))
+    chunk_size = min(chunk_size, logits.shape[2])
+    while chunk_size > 1:
+        padded = F.pad(top, (0, 0, 0, -top.shape[2] % chunk_size), value=NO_KEY)
+        chunks = padded.unflatten(2, (-1, chunk_size))
+        lowest = chunks.masked_fill(chunks < NO_KEY / 2, torch.inf).amin(3)
+        if (chunks.amax(3) - lowest).max() <= SAFE_RANGE:
+            return chunk_size
+        chunk_size //= 2
+    return 1
+
+
+class KernelAttention(Attention):
+    """Base of the linear mechanisms: says which features; the engine does the rest.
+
+    A subclass sets `feature_map`, or computes features in `prepare` (then the default map takes them as they are), and
+    states φ literally in `literal_features`. `prepare` may carry tensors of its own in the state.
+
+    Args:
+        chunk_size: tokens the engine works on at a time; by default what fits the cache. The result does not depend
+            on it.
+    """
+
+    supports_causal = True
+    supports_recurrent = True
+    cost = "NFD"
+
+    normalise = True
+    eps = 0.0
+
+    def __init__(self, hidden_size: int, num_heads: int, *, chunk_size: int | None = None, **common):
+        super().__init__(hidden_size, num_heads, **common)
+        if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
+            raise ValueError(f"chunk_size={chunk_size!r} must be a positive integer, or None to choose it.")
+        self.chunk_size, self.num_features, self.feature_map = chunk_size, self.head_dim, FeatureMap()
+
+    def literal_features(self, q, k, key_mask, position_ids) -> tuple[Tensor, Tensor]:
+        """φ(q), φ(k), each (B, H, N, F), by the formula."""
+        raise NotImplementedError
+
+    def prepare(self, q, k, key_mask, position_ids, state=None) -> tuple[Tensor, Tensor, State]:
+        """What the feature map is applied to, and the mechanism's own part of the state after these tokens."""
+        return q, k, {}
+
+    def finish(self, output: Tensor, key_mask, state=None) -> Tensor:
+        """After the engine, for kernels that are not normalised by their row sum."""
+        return output
+
+    def attend(self, q, k, v, key_mask=None, position_ids=None):
+        q, k, _ = self.prepare(q, k, key_mask, position_ids)
+        output, _ = self.run(q, k, v, key_mask)
+        return self.finish(output, key_mask)
+
+    def extend(self, q, k, v, state, key_mask=None):
+        q, k, own = self.prepare(q, k, key_mask, None, state)
+        output, after = self.run(q, k, v, key_mask, state)
+        return self.finish(output, key_mask, state), {**after, **own}
+
+    def step(self, q, k, v, state):
+        if q.dim() == 3:
+            output, state = self.step(q.unsqueeze(2), k.unsqueeze(2), v.unsqueeze(2), state)
+            return output.squeeze(2), state
+        q, k, own = self.prepare(q, k, None, None, state)
+        output, after = kernel_step(q, k, v, state, self.feature_map, normalise=self.normalise, eps=self.eps)
+        return self.finish(output, None, state), {**after, **own}
+
+    def run(self, q, k, v, key_mask, state=None):
+        weight = key_mask
+        if self.training and self.dropout:  # there is no N×N matrix to drop from: whole keys go
+            keep = F.dropout(torch.ones(q.shape[:3], device=q.device), self.dropout)
+            weight = keep if key_mask is None else keep * key_mask.unsqueeze(1)
+        return kernel_attention(
+            q,
+            k,
+            v,
+            self.feature_map,
+            causal=self.causal,
+            state=state,
+            key_weight=weight,
+            normalise=self.normalise,
+            eps=self.eps,
+            chunk_size=self.exact_chunk_size(k, state),
+        )
+
+    def exact_chunk_size(self, k, state=None) -> int | None:
+        """Features of unbounded range (see `safe_chunk_size`) need shorter chunks at times."""
+        return self.chunk_size
+
+    def weights(self, q, k, key_mask=None, position_ids=None, rows=None):
+        phi_q, phi_k = self.literal_features(q, zero_masked(k, key_mask), key_mask, position_ids)
+        scores = (phi_q if rows is None else phi_q[:, :, rows]) @ phi_k.mT
+        allowed = allowed_keys(k.shape[2], self.causal, key_mask, rows, k.device)
+        return row_normalise(scores, allowed, self.eps)
+
+    def initial_state(self, batch_size, device=None, dtype=torch.float32):
+        return initial_state(
+            batch_size,
+            self.num_heads,
+            self.num_features,
+            self.head_dim,
+            self.feature_map,
+            self.normalise,
+            device,
+            dtype,
+        )
+
+
+def row_normalise(scores: Tensor, allowed: Tensor | None, eps: float = 0.0) -> Tensor:
+    """Scores (B, H, S, N) over the sum of what each row is allowed to see; 0 where that is 0."""
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, 0)
+    total = scores.sum(-1, keepdim=True) + eps
+    return scores / total.masked_fill(total == 0, math.inf)
