@@ -1,0 +1,130 @@
+"""Token Pooling (Marin et al. 2021): between two blocks, N tokens become K centres of clusters.
+
+    minimise Σ_j w_j min_t ‖x_j − c_t‖²,    w_j = Σ_{h,i} A^h_ij
+
+with A the attention that the tokens come from: what many queries looked at is kept apart. Weighted Lloyd iterations
+start from the K most significant tokens. A K-means centre is the weighted mean of its cluster; a K-medoids centre is
+the member that serves the cluster best, which for squared distances is the one nearest to that mean. Who belongs
+where is not differentiated; centres are. O(K·N·d) per iteration.
+
+Mechanisms without an N×N matrix have no w: all tokens then count the same. Tokens of equal w are chosen evenly over
+the ranking by distance from the tokens' mean, so that the set of centres does not depend on the order of the tokens.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.base import check_choice, check_positive
+
+
+class PooledTokens(NamedTuple):
+    hidden_states: Tensor  # (B, P + K, d): the prefix, then the centres in the order of the tokens they started from
+    assignments: Tensor  # (B, N − P): each token's centre, −1 for padding
+    key_mask: Tensor | None = None  # (B, P + K), False where there were fewer than K tokens; with key_mask
+
+
+class TokenPooling(nn.Module):
+    """
+    Args:
+        num_tokens: K; inputs of fewer tokens keep those they have.
+        method: "kmeans" or "kmedoids".
+        iterations: of assigning tokens and moving centres.
+        num_prefix_tokens: P tokens at the front (CLS) that are passed on as they are.
+    """
+
+    def __init__(self, num_tokens: int, method: str = "kmeans", iterations: int = 5, num_prefix_tokens: int = 1):
+        super().__init__()
+        check_positive("num_tokens", num_tokens)
+        check_choice("method", method, ("kmeans", "kmedoids"))
+        check_positive("iterations", iterations)
+        if isinstance(num_prefix_tokens, bool) or not isinstance(num_prefix_tokens, int) or num_prefix_tokens < 0:
+            raise ValueError(f"num_prefix_tokens={num_prefix_tokens!r} must be an integer of at least 0.")
+        self.num_tokens, self.method, self.iterations = num_tokens, method, iterations
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def forward(
+        self, hidden_states: Tensor, weights: Tensor | None = None, key_mask: Tensor | None = None
+    ) -> PooledTokens:
+        """hidden_states (B, N, d); weights: attention (B, H, N, N), or significance (B, N), at least 0."""
+        prefix, x = hidden_states.tensor_split([self.num_prefix_tokens], 1)
+        if not x.shape[1]:
+            raise ValueError(
+                f"hidden_states {tuple(hidden_states.shape)} with num_prefix_tokens={self.num_prefix_tokens} "
+                "leaves no token to pool."
+            )
+        w = self.significance(hidden_states, weights, key_mask)
+        real = torch.ones_like(w, dtype=torch.bool) if key_mask is None else key_mask[:, self.num_prefix_tokens :]
+        x, w = x.to(w.dtype).masked_fill(~real.unsqueeze(-1), 0), w.masked_fill(~real, 0)
+        with torch.autocast(x.device.type, enabled=False):
+            seeds = select_seeds(x, w, real, min(self.num_tokens, x.shape[1]))  # (B, K)
+            seeded = real.gather(1, seeds)
+            with torch.no_grad():
+                centres = gather_tokens(x, seeds)
+                for _ in range(self.iterations - 1):
+                    centres = self.move(centres, x, w, real, assign(x, centres, seeded))
+                assignments = assign(x, centres, seeded)
+            centres = self.move(centres, x, w, real, assignments)
+        mask = None if key_mask is None else torch.cat([key_mask[:, : self.num_prefix_tokens], seeded], 1)
+        pooled = torch.cat([prefix, centres.to(prefix.dtype)], 1)
+        return PooledTokens(pooled, assignments.masked_fill(~real, -1), mask)
+
+    def significance(self, hidden_states: Tensor, weights: Tensor | None, key_mask: Tensor | None) -> Tensor:
+        """w (B, N − P), of the tokens after the prefix"""
+        batch, length = hidden_states.shape[:2]
+        wide = torch.promote_types(hidden_states.dtype, torch.float32)
+        if weights is None:
+            w = hidden_states.new_ones(batch, length, dtype=wide)
+        elif weights.dim() == 4 and weights.shape[0] == batch and weights.shape[2:] == (length, length):
+            w = weights.to(wide)
+            w = (w if key_mask is None else w.masked_fill(~key_mask[:, None, :, None], 0)).sum((1, 2))
+        elif weights.shape == (batch, length):
+            w = weights.to(wide)
+        else:
+            raise ValueError(
+                f"weights must be attention (B, H, N, N) or significance (B, N) of hidden_states "
+                f"{tuple(hidden_states.shape)}, got {tuple(weights.shape)}."
+            )
+        return w[:, self.num_prefix_tokens :]
+
+    def move(self, centres: Tensor, x: Tensor, w: Tensor, real: Tensor, assignments: Tensor) -> Tensor:
+        """Where the centres (B, K, d) of these clusters belong; that of an empty cluster stays."""
+        members = assignments.unsqueeze(1) == torch.arange(centres.shape[1], device=x.device).unsqueeze(-1)
+        members = members & real.unsqueeze(1)  # (B, K, N)
+        mass = members * w.unsqueeze(1)
+        total = mass.sum(-1, keepdim=True)
+        means = torch.where(total > 0, mass @ x / total.masked_fill(total == 0, 1), centres)
+        if self.method == "kmeans":
+            return means
+        medoids = closeness(means, x).masked_fill(~members, -torch.inf).argmax(-1)  # (B, K)
+        return torch.where(members.any(-1, keepdim=True), gather_tokens(x, medoids), centres)
+
+
+@torch.no_grad()
+def select_seeds(x: Tensor, w: Tensor, real: Tensor, K: int) -> Tensor:
+    """The K most significant tokens, (B, K) ascending."""
+    mean = x.sum(1, keepdim=True) / real.sum(1).clamp_min(1)[:, None, None]
+    distance = (x - mean).square().sum(-1).masked_fill(~real, -1)  # padding comes last and moves no rank
+    ranking = distance.argsort(dim=1, descending=True, stable=True)
+    golden = torch.arange(x.shape[1], device=x.device, dtype=torch.float64) * 0.6180339887498949 % 1
+    ranking = ranking[:, golden.argsort()]  # any first K of these are spread evenly
+    significance = w.masked_fill(~real, -1).gather(1, ranking)
+    return ranking.gather(1, significance.argsort(dim=1, descending=True, stable=True)[:, :K]).sort(1).values
+
+
+def assign(x: Tensor, centres: Tensor, seeded: Tensor) -> Tensor:
+    """x (B, N, d), centres (B, K, d) -> the nearest of those that are `seeded`, (B, N)"""
+    return closeness(x, centres).masked_fill(~seeded.unsqueeze(1), -torch.inf).argmax(-1)
+
+
+def closeness(x: Tensor, y: Tensor) -> Tensor:
+    """(B, N, d), (B, M, d) -> (B, N, M): largest where ‖x − y‖ is smallest; ‖x‖², the same for all y, is left out"""
+    shift = y.mean(1, keepdim=True)  # what all tokens have in common would drown their differences in rounding
+    x, y = x - shift, y - shift
+    return x @ y.mT - y.square().sum(-1).unsqueeze(1) / 2
+
+
+def gather_tokens(x: Tensor, index: Tensor) -> Tensor:
+    """x (B, N, d), index (B, K) -> (B, K, d)"""
+    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
