@@ -27,8 +27,9 @@ MAY_IMPORT = {
     "models": {"attention", "layers", "remote_code"},
     "data": set(),
     "energy": set(),
+    "deferred": set(),
     **{room: LEFT | RIGHT | {"__init__"} for room in RIGHT},
-    "__init__": LEFT | RIGHT,
+    "__init__": LEFT | RIGHT | {"deferred"},
 }
 
 # Copied beside the weights, so it must run where hf_efficient is not installed.
@@ -36,7 +37,16 @@ SHIPS = {"attention", "layers", "models", "remote_code"}
 SHIPS_WITH = {"torch", "transformers"} | sys.stdlib_module_names
 
 # Every other file in attention/ is a mechanism.
-SHARED_BY_MECHANISMS = {"__init__", "base", "kernel", "streaming", "position_table", "prefix_softmax", "interface"}
+SHARED_BY_MECHANISMS = {
+    "__init__",
+    "base",
+    "kernel",
+    "streaming",
+    "position_table",
+    "prefix_softmax",
+    "interface",
+    "convert",
+}
 MAX_LINES = 450
 HEAVY = {"datasets", "codecarbon", "matplotlib", "torchvision"}
 

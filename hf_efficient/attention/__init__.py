@@ -12,6 +12,7 @@ from .base import (
     list_attentions,
     register_attention,
 )
+from .convert import ConversionReport, convert_attention
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f".{_module.name}", __name__)
@@ -19,8 +20,10 @@ for _module in pkgutil.iter_modules(__path__):
 __all__ = [
     "Attention",
     "AttentionOutput",
+    "ConversionReport",
     "attention_options",
     "build_attention",
+    "convert_attention",
     "get_attention",
     "list_attentions",
     "register_attention",

@@ -15,6 +15,7 @@ states the formula literally in O(N²) and is what the tests hold the fast form 
 
 import inspect
 import re
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 State = dict[str, Tensor]
 
 _MECHANISMS: dict[str, type["Attention"]] = {}
+_LISTENERS: list[Callable[[type["Attention"]], None]] = []
 
 
 class AttentionOutput(NamedTuple):
@@ -58,6 +60,8 @@ class Attention(nn.Module):
     needs_grid: ClassVar[bool] = False  # tokens are the cells of an image, row by row
     fixed_length: ClassVar[bool] = False  # owns tables of `max_length` positions
     per_head: ClassVar[bool] = True  # works on q, k, v; otherwise on hidden states
+    parameter_free: ClassVar[bool] = False  # learns nothing beyond q, k, v, o: becomes an `attn_implementation` name
+    shared_qk: ClassVar[bool] = False  # its keys are its queries
     paper: ClassVar[str] = ""
     cost: ClassVar[str] = ""
 
@@ -246,11 +250,20 @@ def register_attention(target=None):
             raise ValueError(f"attention '{name}' is already registered by {known.__module__}.{known.__qualname__}.")
         cls.name = name
         _MECHANISMS[name] = cls
+        for listener in _LISTENERS:
+            listener(cls)
         return cls
 
     if isinstance(target, str):
         return lambda cls: register(cls, target)
     return register(target) if target is not None else register
+
+
+def on_register(listener: Callable[[type[Attention]], None]) -> None:
+    """Calls `listener` with every registered mechanism, and with every one registered later."""
+    _LISTENERS.append(listener)
+    for cls in list(_MECHANISMS.values()):
+        listener(cls)
 
 
 def list_attentions() -> list[str]:

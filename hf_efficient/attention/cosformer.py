@@ -24,6 +24,7 @@ class Cosformer(KernelAttention):
 
     paper = "Qin 2022"
     cost = "2ND²"
+    parameter_free = True
     uses_positions = True
 
     def __init__(self, hidden_size: int, num_heads: int, *, max_length: int = 4096, **common):

@@ -17,6 +17,7 @@ class Efficient(Attention):
 
     paper = "Shen 2021"
     cost = "ND²"
+    parameter_free = True
     supports_causal = True
     supports_recurrent = True
 

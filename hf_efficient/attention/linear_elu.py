@@ -29,6 +29,7 @@ class LinearElu(KernelAttention):
 
     paper = "Katharopoulos 2020"
     cost = "ND²"
+    parameter_free = True
 
     eps = 1e-6
 

@@ -26,6 +26,7 @@ class Local(Attention):
 
     paper = "Beltagy 2020"
     cost = "NwD"
+    parameter_free = True
     uses_positions = True
     supports_causal = True
     supports_recurrent = True

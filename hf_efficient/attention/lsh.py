@@ -38,6 +38,7 @@ class Lsh(Attention):
 
     paper = "Kitaev 2020"
     cost = "NC·rounds·D"
+    shared_qk = True
     uses_positions = True
     supports_causal = True
     supports_recurrent = True

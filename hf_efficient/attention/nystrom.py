@@ -32,6 +32,7 @@ class Nystrom(Attention):
 
     paper = "Xiong 2021"
     cost = "NmD"
+    parameter_free = True
     stochastic_rows = False
     uses_positions = True
 

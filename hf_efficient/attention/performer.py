@@ -66,6 +66,7 @@ class Performer(KernelAttention):
 
     paper = "Choromanski 2021"
     cost = "NmD"
+    parameter_free = True
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ class Softmax(Attention):
 
     paper = "Vaswani 2017"
     cost = "N²D"
+    parameter_free = True
     supports_causal = True
 
     def attend(self, q, k, v, key_mask=None, position_ids=None):

@@ -1,0 +1,124 @@
+"""The bridge: parameter-free mechanisms as `attn_implementation` names of transformers' own models.
+
+    AutoModel.from_pretrained("google/vit-base-patch16-224", attn_implementation="linear_elu")
+
+Each name gets a mask function too. Without one, transformers hands over no mask at all, and padding and causality are
+silently lost. A function can own no weights, hence only mechanisms that have none; `convert_attention` takes others.
+Decoding keeps the model's ordinary, growing KV cache.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import Attention, attention_options, build_attention, on_register
+
+
+def bridge(name: str) -> Callable:
+    """The mechanism in transformers' calling convention: q, k, v (B, H, N, D) -> output (B, N, H, D), None."""
+
+    def attention_function(
+        module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        is_causal: bool | None = None,
+        **kwargs,
+    ) -> tuple[Tensor, None]:
+        causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
+        groups = query.shape[1] // key.shape[1]
+        if groups > 1:  # grouped-query attention
+            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        key, value, mask = _used_keys(key, value, attention_mask, name)
+        new, total = query.shape[2], key.shape[2]
+        if new != total:
+            if not causal:
+                raise ValueError(
+                    f"attn_implementation='{name}' needs as many queries as keys unless causal, got {new} queries and "
+                    f"{total} keys: cross-attention is not supported."
+                )
+            query = F.pad(query, (0, 0, total - new, 0))  # cached tokens need no output again
+        if scaling is not None:  # mechanisms that scale do so by 1/√D
+            query = query * (scaling * query.shape[-1] ** 0.5)
+        core = _core(name, query.shape[1], query.shape[3], causal, getattr(module, "layer_idx", None) or 0, module)
+        core.to(query.device).train(module.training).dropout = dropout
+        output = core.attend(query, key, value, key_mask=mask)
+        return output[:, :, total - new :].transpose(1, 2), None
+
+    return attention_function
+
+
+def _core(name: str, heads: int, head_dim: int, causal: bool, layer: int, module) -> Attention:
+    longest = getattr(getattr(module, "config", None), "max_position_embeddings", None)
+    return _cached_core(
+        name, heads, head_dim, causal, layer, longest if "max_length" in attention_options(name) else None
+    )
+
+
+@lru_cache(maxsize=256)
+def _cached_core(name: str, heads: int, head_dim: int, causal: bool, layer: int, longest: int | None) -> Attention:
+    options = {} if longest is None else {"max_length": longest}
+    return build_attention(
+        name, heads * head_dim, heads, causal=causal, head_dim=head_dim, layer_idx=layer, projections=False, **options
+    )
+
+
+def _used_keys(key: Tensor, value: Tensor, mask: Tensor | None, name: str) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Without the slots of a static cache that hold no token yet."""
+    if mask is None:
+        return key, value, None
+    if mask.dim() != 2:
+        raise ValueError(
+            f"attn_implementation='{name}' takes a (batch, tokens) padding mask, got a mask of shape "
+            f"{tuple(mask.shape)}: it can't express arbitrary attention patterns."
+        )
+    used = int(mask.any(0).nonzero().max()) + 1 if mask.any() else mask.shape[1]
+    return key[:, :, :used], value[:, :, :used], mask[:, :used]
+
+
+def padding_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Callable | None = None,
+    attention_mask: Tensor | None = None,
+    device: torch.device | None = None,
+    **kwargs,
+) -> Tensor | None:
+    """transformers' mask hook: (B, keys) with True = real token, or None where every key is real."""
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+    if mask_function not in (None, causal_mask_function, bidirectional_mask_function):
+        raise ValueError(
+            "hf_efficient's attention implementations know causal and bidirectional attention with padding; this "
+            "model asks for another pattern (sliding window, packed sequences or a custom mask function)."
+        )
+    seen = min(int(q_offset) + q_length, kv_length)
+    if attention_mask is None:
+        attention_mask = torch.ones(batch_size, seen, dtype=torch.bool, device=device)
+    attention_mask = attention_mask[:, -kv_length:].bool()
+    attention_mask = F.pad(attention_mask, (0, kv_length - attention_mask.shape[1]), value=False)
+    return None if attention_mask.all() else attention_mask
+
+
+def _register_with_transformers(cls: type[Attention]) -> None:
+    if not cls.parameter_free:
+        return
+    from transformers.masking_utils import AttentionMaskInterface
+    from transformers.modeling_utils import AttentionInterface
+
+    AttentionInterface.register(cls.name, bridge(cls.name))
+    AttentionMaskInterface.register(cls.name, padding_mask)
+
+
+def connect() -> None:
+    """Registers every parameter-free mechanism with transformers, those registered later too."""
+    on_register(_register_with_transformers)
