@@ -33,9 +33,10 @@ class Cosformer(KernelAttention):
         self.max_length = max_length
         self.num_features = 2 * self.head_dim
 
-    def angles(self, batch, length, key_mask, position_ids, device, start=None):
-        """πi/2M of each token, (B, 1, N, 1)."""
-        i = token_positions(position_ids, key_mask, batch, length, device) + 1
+    def angles(self, x, key_mask, position_ids, start=None):
+        """πi/2M of each token of x (B, H, N, D), in float32 at least: (B, 1, N, 1)."""
+        batch, _, length, _ = x.shape
+        i = token_positions(position_ids, key_mask, batch, length, x.device) + 1
         if start is not None:
             i = i + start.unsqueeze(-1)
         if self.causal:
@@ -50,13 +51,13 @@ class Cosformer(KernelAttention):
         else:
             longest = i.new_full((batch, 1), length) if key_mask is None else key_mask.sum(-1, keepdim=True)
             longest = longest.clamp_min(1)
+        i = i.to(torch.promote_types(x.dtype, torch.float32))
         return (math.pi / 2 * i / longest)[:, None, :, None]
 
     def prepare(self, q, k, key_mask, position_ids, state=None):
-        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        angles = self.angles(q.shape[0], q.shape[2], key_mask, position_ids, q.device, state and state["length"])
-        cos, sin = angles.to(wide).cos(), angles.to(wide).sin()
-        q, k = (torch.cat([x * cos, x * sin], -1) for x in (q.to(wide).relu(), k.to(wide).relu()))
+        angles = self.angles(q, key_mask, position_ids, state and state["length"])
+        cos, sin = angles.cos(), angles.sin()
+        q, k = (torch.cat([x * cos, x * sin], -1) for x in (q.to(cos.dtype).relu(), k.to(cos.dtype).relu()))
         own = {}
         if state is not None:
             seen = q.shape[2] if key_mask is None else key_mask.sum(-1)
@@ -68,7 +69,7 @@ class Cosformer(KernelAttention):
         return {**state, "length": torch.zeros(batch_size, device=device, dtype=torch.long)}
 
     def weights(self, q, k, key_mask=None, position_ids=None, rows=None):
-        angles = self.angles(q.shape[0], q.shape[2], key_mask, position_ids, q.device).to(q.dtype)
+        angles = self.angles(q, key_mask, position_ids).to(q.dtype)
         own, q = (angles, q) if rows is None else (angles[:, :, rows], q[:, :, rows])
         scores = q.relu() @ zero_masked(k, key_mask).relu().mT * torch.cos(own - angles.mT)
         return row_normalise(scores, allowed_keys(k.shape[2], self.causal, key_mask, rows, k.device))

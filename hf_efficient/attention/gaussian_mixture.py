@@ -66,7 +66,9 @@ class GaussianMixture(Attention):
         check_positive("num_keys", num_keys)
         check_choice("keys", keys, ("shift", "multi"))
         check_choice("mode", mode, ("soft", "hard", "em"))
-        if not 0 < em_rate <= 1:
+        check_choice("learn_variance", learn_variance, (False, True))
+        check_choice("linear", linear, (False, True))
+        if not isinstance(em_rate, (int, float)) or not 0 < em_rate <= 1:
             raise ValueError(f"em_rate={em_rate!r} must lie in (0, 1].")
         if linear and (mode != "soft" or learn_variance):
             raise ValueError("linear=True adds features up: it needs mode='soft' and learn_variance=False.")

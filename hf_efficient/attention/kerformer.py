@@ -153,13 +153,16 @@ class Kerformer(KernelAttention):
         super().__init__(hidden_size, num_heads, **common)
         check_choice("q_act", q_act, ("sigmoid", "identity"))
         check_choice("k_act", k_act, ("softmax", "identity"))
+        check_choice("se_k", se_k, (False, True))
         check_choice("key_softmax", key_softmax, ("feature", "sequence"))
         check_choice("se_pool", se_pool, (None, "max", "mean"))
         check_choice("se_mode", se_mode, ("table", "conv"))
         check_positive("max_length", max_length)
         check_positive("se_reduction", se_reduction)
-        if conv_kernel % 2 == 0 or conv_kernel < 1:
-            raise ValueError(f"conv_kernel={conv_kernel!r} must be odd and positive.")
+        check_choice("allow_degenerate", allow_degenerate, (False, True))
+        check_positive("conv_kernel", conv_kernel)
+        if conv_kernel % 2 == 0:
+            raise ValueError(f"conv_kernel={conv_kernel} must be odd, to be centred on a token.")
         if key_softmax == "sequence" and self.causal:
             self.refuse(
                 "causal=True",

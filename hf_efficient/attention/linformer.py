@@ -10,7 +10,7 @@ mixes all tokens.
 import torch
 from torch import Tensor, nn
 
-from .base import Attention, check_positive, register_attention, token_positions, zero_masked
+from .base import Attention, check_choice, check_positive, register_attention, token_positions, zero_masked
 from .position_table import lookup, resample_positions, table_positions
 from .softmax import softmax_attention
 
@@ -44,6 +44,7 @@ class Linformer(Attention):
         super().__init__(hidden_size, num_heads, **common)
         check_positive("max_length", max_length)
         check_positive("num_projections", num_projections)
+        check_choice("share_kv", share_kv, (False, True))
         self.max_length, self.num_projections = max_length, min(num_projections, max_length)
         self.share_kv = share_kv
         self.E = nn.Parameter(torch.empty(self.num_projections, max_length))

@@ -84,10 +84,12 @@ class Performer(KernelAttention):
         super().__init__(hidden_size, num_heads, **common)
         check_choice("features", features, ("positive", "relu"))
         check_choice("norms", norms, ("chi", "sqrt"))
-        if not epsilon >= 0:
-            raise ValueError(f"epsilon={epsilon!r} must be 0 or positive.")
-        if not isinstance(redraw_interval, int) or redraw_interval < 0:
+        if not isinstance(epsilon, (int, float)) or not 0 <= epsilon < math.inf:
+            raise ValueError(f"epsilon={epsilon!r} must be 0 or a positive number.")
+        if isinstance(redraw_interval, bool) or not isinstance(redraw_interval, int) or redraw_interval < 0:
             raise ValueError(f"redraw_interval={redraw_interval!r} must be a number of forwards, or 0 for never.")
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed={seed!r} must be a non-negative integer.")
         if num_features is None:
             num_features = max(1, int(self.head_dim * math.log(self.head_dim)))
         check_positive("num_features", num_features)
@@ -123,7 +125,8 @@ class Performer(KernelAttention):
     def _apply(self, fn, recurse=True):
         exact = self.projection
         super()._apply(fn, recurse)
-        self.projection = exact.to(self.projection.device)  # Ω stays float32 whatever the model is cast to
+        if not exact.is_meta:  # Ω stays float32 whatever the model is cast to
+            self.projection = exact.to(self.projection.device)
         return self
 
     def forward(self, *args, **kwargs):
@@ -160,10 +163,10 @@ def orthogonal_features(num_features: int, dim: int, norms: str, generator: torc
     """(m, D): blocks of D orthogonal rows, each block Haar-distributed, rows scaled to χ_D or √D."""
     blocks = []
     for _ in range(-(-num_features // dim)):
-        q, r = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=torch.float64))
+        q, r = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=torch.float64, device="cpu"))
         blocks.append((q * r.diagonal().sign()).T)  # QR alone is not Haar: its signs are not random
     rows = torch.cat(blocks)[:num_features]
     if norms == "sqrt":
         return (rows * dim**0.5).float()
-    gaussian = torch.randn(num_features, dim, generator=generator, dtype=torch.float64)
+    gaussian = torch.randn(num_features, dim, generator=generator, dtype=torch.float64, device="cpu")
     return (rows * gaussian.norm(dim=-1, keepdim=True)).float()

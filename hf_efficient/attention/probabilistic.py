@@ -53,10 +53,10 @@ class Probabilistic(Attention):
     ):
         super().__init__(hidden_size, num_heads, **common)
         check_choice("prior", prior, ("magnitude", "uniform"))
-        if not isinstance(key_iterations, int) or key_iterations < 0:
+        if isinstance(key_iterations, bool) or not isinstance(key_iterations, int) or key_iterations < 0:
             raise ValueError(f"key_iterations={key_iterations!r} must be 0 or a positive integer.")
-        if not key_strength > 0:
-            raise ValueError(f"key_strength={key_strength!r} must be positive.")
+        if not isinstance(key_strength, (int, float)) or not 0 < key_strength < math.inf:
+            raise ValueError(f"key_strength={key_strength!r} must be a positive number.")
         if self.causal and key_iterations:
             self.refuse(
                 "causal=True", "supports_causal", f" with key_iterations={key_iterations} (mixes all queries): use 0"

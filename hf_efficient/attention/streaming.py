@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 # Elements of one scratch buffer: a dozen of them fit into a CPU's last-level cache.
-TILE = 2**18
+TILE = 2**19
 
 _kept = threading.local()
 
@@ -70,23 +70,41 @@ class _Tile:
     def __init__(self, v: Tensor, weight: Tensor | None, plan: Plan):
         self.plan, self.weight, self.like = plan, weight, v
         self.batch, self.heads, length, self.value_dim = v.shape
-        self.groups, self.width = self.batch * self.heads, self.value_dim + plan.normalise
+        self.groups = self.batch * self.heads
         self.chunks = [slice(a, min(a + plan.chunk_size, length)) for a in range(0, length, plan.chunk_size)]
-        self.own = {}
+        keep = v.device.type == "cpu" and not torch.compiler.is_compiling()
+        self.kept, self.dtype = _kept.__dict__ if keep else {}, v.dtype
 
     def scratch(self, name: str, *shape: int) -> Tensor:
-        """A contiguous tensor: the same memory on every call with this name.
+        """A contiguous tensor with anything in it, in memory that the next call with this name uses again.
 
         Kept between calls on a CPU, whose allocator would give it back to the system and fault every page in again.
         """
-        size = math.prod(shape)
-        buffers, key = self.own, name
-        if self.like.device.type == "cpu" and size <= 4 * TILE and not torch.compiler.is_compiling():
-            buffers, key = _kept.__dict__, (name, self.like.dtype)
-        if key not in buffers or buffers[key].numel() < size:
+        view = self.kept.get((name, self.dtype, shape))
+        return self.allocate(name, shape) if view is None else view
+
+    def allocate(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        size, kept = math.prod(shape), self.kept
+        if len(kept) > 1024:  # views of every length ever seen
+            kept.clear()
+        memory = kept.get((name, self.dtype))
+        if memory is None or memory.numel() < size:
             with torch.inference_mode(False):
-                buffers[key] = self.like.new_empty(size)
-        return buffers[key][:size].view(shape)
+                memory = self.like.new_empty(size)
+            if size > 4 * TILE:  # too much to hold on to
+                return memory.view(shape)
+            for view in [key for key in kept if key[:2] == (name, self.dtype)]:
+                del kept[view]
+            kept[name, self.dtype] = memory
+        return kept.setdefault((name, self.dtype, shape), memory[:size].view(shape))
+
+    def triangle(self, size: int, diagonal: int = 0) -> Tensor:
+        """Ones on and below a diagonal."""
+        key = (size, self.dtype, diagonal)
+        if key not in self.kept:
+            with torch.inference_mode(False):
+                self.kept[key] = self.like.new_ones(size, size).tril_(diagonal)
+        return self.kept[key]
 
     def padded(self, at: slice) -> int:
         return -(-(at.stop - at.start) // self.plan.block_size) * self.plan.block_size
@@ -97,12 +115,13 @@ class _Tile:
 
     def heads_apart(self, x: Tensor, at: slice) -> Tensor:
         """(G, L, ·) -> (B, H, real rows, ·), a view"""
-        return x.view(self.batch, self.heads, *x.shape[1:])[:, :, : at.stop - at.start]
+        x, real = x.view(self.batch, self.heads, x.shape[1], x.shape[2]), at.stop - at.start
+        return x if x.shape[2] == real else x[:, :, :real]
 
-    def load(self, name: str, x: Tensor, at: slice, width: int) -> Tensor:
-        """x[:, :, at] -> (G, L, width), zero in the padding rows."""
-        buffer = self.scratch(name, self.groups, self.padded(at), width)
-        self.heads_apart(buffer, at)[..., : x.shape[-1]].copy_(x[:, :, at])
+    def load(self, name: str, x: Tensor, at: slice) -> Tensor:
+        """x[:, :, at] -> (G, L, D), zero in the padding rows."""
+        buffer = self.scratch(name, self.groups, self.padded(at), x.shape[-1])
+        self.heads_apart(buffer, at).copy_(x[:, :, at])
         self.zero_padding(buffer, at)
         return buffer
 
@@ -114,13 +133,11 @@ class _Tile:
         return torch.bmm(a, b, out=self.scratch(name, a.shape[0], a.shape[1], b.shape[2]))
 
     def values(self, v: Tensor, at: slice) -> Tensor:
-        """(G, L, Dv + 1): v beside a column of ones."""
-        u = self.load("value", v, at, self.width)
-        if self.plan.normalise:
-            u[..., -1] = 1
+        values = self.load("values", v, at)
         if self.weight is not None:  # masked values may hold anything, NaN too, which weight 0 alone would not stop
-            u[:, : at.stop - at.start].masked_fill_(self.weight[..., at].flatten(0, 1).unsqueeze(-1) == 0, 0)
-        return u
+            weight = self.weight[..., at].flatten(0, 1).unsqueeze(-1)
+            values[:, : at.stop - at.start].masked_fill_(weight == 0, 0)
+        return values
 
     def features(self, name: str, x: Tensor, at: slice) -> Tensor:
         """The map's output (G, L, F) for a chunk; what stands in the padding rows is undefined."""
@@ -176,115 +193,157 @@ class _Tile:
         grad, phi = self.heads_apart(grad, at), self.heads_apart(phi, at)
         self.plan.feature_map.vjp(x[:, :, at], phi, grad, target[:, :, at])
 
-    def write(self, readout: Tensor, out: Tensor, den: Tensor, at: slice) -> None:
-        """Readout (G, L, Dv + 1) -> numerator / denominator."""
+    def write(self, readout: Tensor, mass: Tensor | None, out: Tensor, den: Tensor, at: slice) -> None:
+        """Readout (G, L, Dv) over mass (G, L, 1)."""
         readout = self.heads_apart(readout, at)
-        if not self.plan.normalise:
+        if mass is None:
             out[:, :, at] = readout
             return
-        denominator = torch.add(readout[..., -1:], self.plan.eps, out=den[:, :, at])
+        denominator = torch.add(self.heads_apart(mass, at), self.plan.eps, out=den[:, :, at])
         denominator.masked_fill_(denominator == 0, math.inf)  # a query that sees no key outputs 0
-        torch.div(readout[..., :-1], denominator, out=out[:, :, at])
+        torch.div(readout, denominator, out=out[:, :, at])
 
-    def cotangents(self, grad_out: Tensor, out: Tensor, den: Tensor, at: slice) -> Tensor:
-        """dL/dreadout (G, L, Dv + 1): through the ratio o = n/d, dL/dn = g/d and dL/dd = −(g/d)·o."""
-        g = self.load("cotangent", grad_out, at, self.width)
-        if self.plan.normalise:
-            real = self.heads_apart(g, at)
-            numerator = real[..., :-1].div_(den[:, :, at])
-            spare = self.heads_apart(self.scratch("g·o", self.groups, g.shape[1], self.value_dim), at)
-            torch.sum(torch.mul(numerator, out[:, :, at], out=spare), -1, out=real[..., -1])
-            real[..., -1].neg_()
-        return g
+    def cotangents(self, grad_out: Tensor, out: Tensor, den: Tensor, at: slice) -> tuple[Tensor, Tensor | None]:
+        """Through o = n/m: dL/dn = g/m (G, L, Dv) and dL/dm = −(g/m)·o (G, L, 1)."""
+        if not self.plan.normalise:
+            return self.load("cotangent", grad_out, at), None
+        shape = self.groups, self.padded(at), self.value_dim
+        g, h = self.scratch("cotangent", *shape), self.scratch("mass cotangent", *shape[:2], 1)
+        self.zero_padding(g, at)
+        self.zero_padding(h, at)
+        numerator = torch.div(grad_out[:, :, at], den[:, :, at], out=self.heads_apart(g, at))
+        product = torch.mul(numerator, out[:, :, at], out=self.heads_apart(self.scratch("spare", *shape), at))
+        torch.sum(product, -1, keepdim=True, out=self.heads_apart(h, at)).neg_()
+        return g, h
 
-    def accumulate(self, S: Tensor, updates: Tensor, backwards: bool = False) -> tuple[Tensor, Tensor]:
-        """The state that each block meets (G·J, F, E), and the one after the last; a triangular matmul over blocks."""
-        shape, updates = updates.shape, updates.view(self.groups, -1, updates[0].numel())  # (G, J, F·E)
-        count = updates.shape[1]
-        met = self.scratch("met backwards" if backwards else "met", *updates.shape)
-        order = updates.new_ones(count, count).tril_(-1)
+    def accumulate(self, name: str, S: Tensor, updates: Tensor, backwards: bool = False) -> tuple[Tensor, Tensor]:
+        """The state (G·J, a, b) that each block meets, and the one after the last: a triangular matmul over blocks."""
+        shape, count = updates.shape, updates.shape[0] // self.groups
+        if count == 1:
+            return S, S + updates
+        updates = updates.view(self.groups, count, -1)  # (G, J, a·b)
+        order = self.triangle(count, -1)
         order = (order.T if backwards else order).expand(self.groups, count, count)
+        met = self.scratch(name, *updates.shape)
         torch.baddbmm(S.reshape(self.groups, 1, -1), order, updates, out=met)
         last = 0 if backwards else -1
         return met.view(shape), torch.add(met[:, last], updates[:, last]).view_as(S)
 
 
-def _rescale(S: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    return S * torch.exp(old - new).transpose(1, 2)
+class _State(NamedTuple):
+    S: Tensor  # (G, F, Dv)
+    z: Tensor | None  # (G, 1, F), for normalised kernels
+    c: Tensor | None = None  # (G, 1, F), for stabilised features
+
+    def relative_to(self, c: Tensor | None, top: Tensor | None) -> "_State":
+        """Moved from the maximum c to another."""
+        if c is None:
+            return _State(self.S, self.z)
+        factor = torch.exp(c - top)
+        return _State(self.S * factor.transpose(1, 2), None if self.z is None else self.z * factor, top)
 
 
-def _causal(tile: _Tile, q, k, v, S, c, out, den):
-    """Per block: o = φ_q S + tril(φ_q φ_kᵀ) u, then S += φ_kᵀ u. Returns (S, c) before each chunk and at the end."""
-    trail, size = [(S, c)], tile.plan.block_size
-    mask = v.new_ones(size, size).tril_()
+def _block_sums(tile: _Tile, keys: Tensor) -> Tensor:
+    """(G·J, C, F) -> (G·J, 1, F)"""
+    return torch.sum(keys, 1, keepdim=True, out=tile.scratch("sums", keys.shape[0], 1, keys.shape[2]))
+
+
+def _causal(tile: _Tile, q, k, v, state: _State, out, den) -> list[_State]:
+    """Per block: n = φ_q S + tril(φ_q φ_kᵀ) v, then S += φ_kᵀ v. Returns the states between chunks."""
+    trail, mask, mass = [state], tile.triangle(tile.plan.block_size), None
     for at in tile.chunks:
-        keys, top = tile.keys(k, at, c)
-        if c is not None:
-            S = _rescale(S, c, top)
-        queries, keys, u = map(tile.blocks, (tile.queries(q, at, top).phi, keys.phi, tile.values(v, at)))
-        states, S = tile.accumulate(S, tile.product("updates", keys.transpose(1, 2), u))
-        c = top
+        keys, top = tile.keys(k, at, state.c)
+        S, z, c = state.relative_to(state.c, top)
+        queries, keys, values = map(tile.blocks, (tile.queries(q, at, top).phi, keys.phi, tile.values(v, at)))
+        states, S = tile.accumulate("states", S, tile.product("updates", keys.transpose(1, 2), values))
         scores = tile.product("scores", queries, keys.transpose(1, 2)).mul_(mask)
-        readout = tile.product("readout", queries, states).baddbmm_(scores, u)
-        tile.write(readout.view(tile.groups, -1, tile.width), out, den, at)
-        trail.append((S, c))
+        readout = tile.product("readout", queries, states).baddbmm_(scores, values)
+        if z is not None:
+            sums, z = tile.accumulate("met sums", z, _block_sums(tile, keys))
+            mass = torch.bmm(queries, sums.transpose(1, 2)).add_(scores.sum(-1, keepdim=True))
+            mass = mass.view(tile.groups, -1, 1)
+        tile.write(readout.view(tile.groups, -1, tile.value_dim), mass, out, den, at)
+        state = _State(S, z, c)
+        trail.append(state)
     return trail
 
 
-def _causal_backward(tile: _Tile, q, k, v, trail, R, out, den, grad_out, dq, dk, dv):
-    """One reverse sweep; R is dL/dS after the chunk. Returns dL/dS before the first."""
+def _causal_backward(
+    tile: _Tile, q, k, v, trail: list[_State], grad: _State, out, den, grad_out, dq, dk, dv
+) -> _State:
+    """One reverse sweep; `grad` is dL/dstate after the chunk. Returns that before the first."""
+    R, r = grad.S, grad.z
     size = tile.plan.block_size
-    mask = v.new_ones(size, size).tril_()
+    mask = tile.triangle(size)
     for i in reversed(range(len(tile.chunks))):
-        at, (S, before), (_, after) = tile.chunks[i], trail[i], trail[i + 1]
-        key_features, query_features = tile.keys(k, at, before)[0], tile.queries(q, at, after)
-        keys, queries = tile.blocks(key_features.phi), tile.blocks(query_features.phi)
-        u, g = tile.blocks(tile.values(v, at)), tile.blocks(tile.cotangents(grad_out, out, den, at))
-        S = S if before is None else _rescale(S, before, after)
-        states, _ = tile.accumulate(S, tile.product("updates", keys.transpose(1, 2), u))
-        grad_states, R = tile.accumulate(R, tile.product("updates", queries.transpose(1, 2), g), backwards=True)
-        if before is not None:
-            R = _rescale(R, before, after)
+        at, before, top = tile.chunks[i], trail[i], trail[i + 1].c
+        key_features, query_features = tile.keys(k, at, before.c)[0], tile.queries(q, at, top)
+        keys, queries, values = map(tile.blocks, (key_features.phi, query_features.phi, tile.values(v, at)))
+        g, h = tile.cotangents(grad_out, out, den, at)
+        g = tile.blocks(g)
+        S, z, _ = before.relative_to(before.c, top)
+        states, _ = tile.accumulate("states", S, tile.product("updates", keys.transpose(1, 2), values))
+        update = tile.product("updates", queries.transpose(1, 2), g)
+        grad_states, R = tile.accumulate("grad states", R, update, backwards=True)
         scores = tile.product("scores", queries, keys.transpose(1, 2)).mul_(mask)
-        grad_scores = tile.product("grad scores", g, u.transpose(1, 2)).mul_(mask)
+        grad_scores = tile.product("grad scores", g, values.transpose(1, 2))
+        if h is not None:
+            grad_scores.add_(h.view(-1, size, 1))
+        grad_scores.mul_(mask)
 
-        grad_u = tile.product("readout", keys, grad_states).baddbmm_(scores.transpose(1, 2), g)
-        dv[:, :, at] = tile.heads_apart(grad_u.view(tile.groups, -1, tile.width), at)[..., : tile.value_dim]
-        grad = tile.product("grad queries", g, states.transpose(1, 2)).baddbmm_(grad_scores, keys)
-        grad_k = tile.product("grad keys", u, grad_states.transpose(1, 2))
+        grad_v = tile.product("readout", keys, grad_states).baddbmm_(scores.transpose(1, 2), g)
+        dv[:, :, at] = tile.heads_apart(grad_v.view(tile.groups, -1, tile.value_dim), at)
+        grad_q = tile.product("grad queries", g, states.transpose(1, 2)).baddbmm_(grad_scores, keys)
+        grad_k = tile.product("spare", values, grad_states.transpose(1, 2))
         grad_k.baddbmm_(grad_scores.transpose(1, 2), queries)
-        tile.pull_back(grad.view_as(query_features.phi), query_features, q, dq, at)
+        if h is not None:
+            h = h.view(-1, size, 1)
+            sums, _ = tile.accumulate("met sums", z, _block_sums(tile, keys))
+            grad_q.addcmul_(h, sums)
+            grad_sums, r = tile.accumulate("met sums", r, torch.bmm(h.transpose(1, 2), queries), backwards=True)
+            grad_k.add_(grad_sums)
+        R, r, _ = _State(R, r).relative_to(before.c, top)
+        tile.pull_back(grad_q.view_as(query_features.phi), query_features, q, dq, at)
         tile.pull_back(grad_k.view_as(key_features.phi), key_features, k, dk, at)
-    return R
+    return _State(R, r)
 
 
-def _bidirectional(tile: _Tile, q, k, v, S, c, out, den):
+def _bidirectional(tile: _Tile, q, k, v, state: _State, out, den) -> list[_State]:
     """First every chunk writes to the state, then every chunk reads it."""
-    trail = [(S, c)]
+    trail = [state]
     for at in tile.chunks:
-        keys, top = tile.keys(k, at, c)
-        S = torch.baddbmm(S if c is None else _rescale(S, c, top), keys.phi.transpose(1, 2), tile.values(v, at))
-        c = top
+        keys, top = tile.keys(k, at, state.c)
+        S, z, c = state.relative_to(state.c, top)
+        S = torch.baddbmm(S, keys.phi.transpose(1, 2), tile.values(v, at))
+        state = _State(S, None if z is None else z + keys.phi.sum(1, keepdim=True), c)
     for at in tile.chunks:
-        tile.write(tile.product("readout", tile.queries(q, at, c).phi, S), out, den, at)
-    return [*trail, (S, c)]
+        queries = tile.queries(q, at, state.c).phi
+        mass = None if state.z is None else torch.bmm(queries, state.z.transpose(1, 2))
+        tile.write(tile.product("readout", queries, state.S), mass, out, den, at)
+    return [*trail, state]
 
 
-def _bidirectional_backward(tile: _Tile, q, k, v, trail, R, out, den, grad_out, dq, dk, dv):
-    (_, before), (S, c) = trail
+def _bidirectional_backward(tile: _Tile, q, k, v, trail, grad: _State, out, den, grad_out, dq, dk, dv) -> _State:
+    start, (S, z, c) = trail
+    R, r = grad.S, grad.z
     for at in tile.chunks:
-        queries, g = tile.queries(q, at, c), tile.cotangents(grad_out, out, den, at)
+        queries, (g, h) = tile.queries(q, at, c), tile.cotangents(grad_out, out, den, at)
+        grad_q = tile.product("grad queries", g, S.transpose(1, 2))
         R = torch.baddbmm(R, queries.phi.transpose(1, 2), g)
-        tile.pull_back(tile.product("grad queries", g, S.transpose(1, 2)), queries, q, dq, at)
+        if h is not None:
+            grad_q.addcmul_(h, z)
+            r = torch.baddbmm(r, h.transpose(1, 2), queries.phi)
+        tile.pull_back(grad_q, queries, q, dq, at)
     for at in tile.chunks:
-        keys, u = tile.keys(k, at, c)[0], tile.values(v, at)
-        dv[:, :, at] = tile.heads_apart(tile.product("readout", keys.phi, R), at)[..., : tile.value_dim]
-        tile.pull_back(tile.product("grad keys", u, R.transpose(1, 2)), keys, k, dk, at)
-    return R if c is None else _rescale(R, before, c)
+        keys, values = tile.keys(k, at, c)[0], tile.values(v, at)
+        dv[:, :, at] = tile.heads_apart(tile.product("readout", keys.phi, R), at)
+        grad_k = tile.product("spare", values, R.transpose(1, 2))
+        tile.pull_back(grad_k if r is None else grad_k.add_(r), keys, k, dk, at)
+    return _State(R, r).relative_to(start.c, c)
 
 
 class StreamedKernelAttention(torch.autograd.Function):
-    """(q, k, v, S, c) -> (o, S, c), a tile of the batch at a time; S (B, H, F, E), c (B, H, F)."""
+    """(q, k, v, S, c) -> (o, S, c), a tile of the batch at a time; S (B, H, F, Dv + 1) with z last, c (B, H, F)."""
 
     @staticmethod
     def forward(ctx, q, k, v, S, c, weight, plan, causal):
@@ -297,12 +356,11 @@ class StreamedKernelAttention(torch.autograd.Function):
         ctx.tiles = [slice(a, a + rows) for a in range(0, batch, rows)]
         for b in ctx.tiles:
             tile = _Tile(v[b], None if weight is None else weight[b], plan)
-            top = None if c is None else c[b].flatten(0, 1).unsqueeze(1)
-            sweep = _causal if causal else _bidirectional
-            trail = sweep(tile, q[b], k[b], v[b], S[b].flatten(0, 1), top, out[b], den[b])
-            S_after[b] = trail[-1][0].unflatten(0, (-1, heads))
+            state = _split(S[b], width, None if c is None else c[b])
+            trail = (_causal if causal else _bidirectional)(tile, q[b], k[b], v[b], state, out[b], den[b])
+            _join(trail[-1], S_after[b])
             if c is not None:
-                c_after[b] = trail[-1][1].squeeze(1).unflatten(0, (-1, heads))
+                c_after[b] = trail[-1].c.view_as(c[b])
             if plan.keep:
                 ctx.trails.append(trail)
         if plan.keep:
@@ -318,13 +376,28 @@ class StreamedKernelAttention(torch.autograd.Function):
         q, k, v, weight, out, den = ctx.saved_tensors
         dq, dk, dv = (x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2) for x in (q, k, v))
         dS = torch.empty_like(grad_S)
+        sweep = _causal_backward if ctx.causal else _bidirectional_backward
         with torch.autocast(v.device.type, enabled=False):  # backward() may be called inside one
             for b, trail in zip(ctx.tiles, ctx.trails, strict=True):
                 tile = _Tile(v[b], None if weight is None else weight[b], ctx.plan)
-                sweep = _causal_backward if ctx.causal else _bidirectional_backward
                 arrays = (x[b] for x in (out, den, grad_out, dq, dk, dv))
-                R = sweep(tile, q[b], k[b], v[b], trail, grad_S[b].flatten(0, 1), *arrays)
-                dS[b] = R.unflatten(0, (-1, v.shape[1]))
+                grad = sweep(tile, q[b], k[b], v[b], trail, _split(grad_S[b], v.shape[-1]), *arrays)
+                _join(grad, dS[b])
         if weight is not None:
             dv.masked_fill_((weight == 0).unsqueeze(-1), 0)
         return dq, dk, dv, dS, None, None, None, None
+
+
+def _split(S: Tensor, width: int, c: Tensor | None = None) -> _State:
+    """(B, H, F, Dv + 1) and (B, H, F) -> S, z and c of the groups"""
+    S = S.flatten(0, 1)
+    z = S[..., width].unsqueeze(1) if S.shape[-1] > width else None
+    return _State(S[..., :width], z, None if c is None else c.flatten(0, 1).unsqueeze(1))
+
+
+def _join(state: _State, target: Tensor) -> None:
+    """S and z of the groups -> (B, H, F, Dv + 1)"""
+    width = state.S.shape[-1]
+    target[..., :width] = state.S.view(*target.shape[:3], width)
+    if state.z is not None:
+        target[..., width] = state.z.view(target.shape[:3])
