@@ -13,6 +13,7 @@ import threading
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -61,7 +62,8 @@ class Plan(NamedTuple):
 
 class _Features(NamedTuple):
     phi: Tensor  # (G, L, F)
-    slope: Tensor | None  # dφ/da of a stabilised map
+    mapped: Tensor  # what the map wrote, or for stabilised maps its exponential
+    slope: Tensor | None  # dφ/d(what the map wrote), None = 1
 
 
 class _Tile:
@@ -148,30 +150,32 @@ class _Tile:
 
     def keys(self, k: Tensor, at: slice, c: Tensor | None) -> tuple[_Features, Tensor | None]:
         """Features of a chunk's keys relative to the running maximum, and that maximum (G, 1, F)."""
-        phi, slope, real = self.features("keys", k, at), None, at.stop - at.start
-        weight = None if self.weight is None else self.weight[..., at].flatten(0, 1).unsqueeze(-1)
-        if self.plan.feature_map.stabilised:
-            if weight is not None:
-                phi[:, :real].masked_fill_(weight == 0, -math.inf)
-            if phi.shape[1] > real:
-                phi[:, real:] = -math.inf
-            c = torch.maximum(c, phi.amax(1, keepdim=True))
-            slope = phi.sub_(c).exp_()
-            if self.plan.feature_map.floor:
-                floor = torch.exp(math.log(self.plan.feature_map.floor) - c)
-                phi = torch.add(slope, floor, out=self.scratch("keys + floor", *slope.shape))
+        mapped, real, slope, weight = self.features("keys", k, at), at.stop - at.start, None, None
+        stabilised, floor = self.plan.feature_map.stabilised, self.plan.feature_map.floor
+        if self.weight is not None:
+            weight = self.weight[..., at].flatten(0, 1).unsqueeze(-1)
+            mapped[:, :real].masked_fill_(weight == 0, -math.inf if stabilised else 0)
+        if stabilised:
+            if mapped.shape[1] > real:
+                mapped[:, real:] = -math.inf
+            c = torch.maximum(c, mapped.amax(1, keepdim=True))
+            slope = mapped.sub_(c).exp_()
+        phi = mapped
+        if floor:
+            phi = torch.add(mapped, torch.exp(math.log(floor) - c), out=self.scratch("keys + floor", *mapped.shape))
         self.zero_padding(phi, at)
         if weight is not None:
-            for x in (phi,) if slope is None or slope is phi else (phi, slope):
-                x[:, :real].mul_(weight).masked_fill_(weight == 0, 0)
-        return _Features(phi, slope), c
+            weight = F.pad(weight, (0, 0, 0, mapped.shape[1] - real))
+            phi = torch.mul(phi, weight, out=self.scratch("weighted keys", *phi.shape))
+            slope = weight if slope is None else slope * weight
+        return _Features(phi, mapped, slope), c
 
     def queries(self, q: Tensor, at: slice, c: Tensor | None) -> _Features:
         """Features of a chunk's queries, to go with keys relative to the maximum c."""
         phi, feature_map = self.features("queries", q, at), self.plan.feature_map
         self.zero_padding(phi, at)
         if not feature_map.stabilised:
-            return _Features(phi, None)
+            return _Features(phi, phi, None)
         phi.add_(c)
         floor = c + math.log(feature_map.floor) if feature_map.floor else None
         if self.plan.normalise:  # a factor per row cancels in the ratio; this one keeps it in range
@@ -183,15 +187,14 @@ class _Tile:
         slope = phi.exp_()
         if floor is not None:
             phi = floor.exp_().add_(slope)
-        return _Features(phi, slope)
+        return _Features(phi, slope, slope)
 
     def pull_back(self, grad: Tensor, features: _Features, x: Tensor, target: Tensor, at: slice) -> None:
         """dL/dφ -> dL/dx"""
-        phi = features.phi
         if features.slope is not None:
-            grad, phi = grad.mul_(features.slope), features.slope
-        grad, phi = self.heads_apart(grad, at), self.heads_apart(phi, at)
-        self.plan.feature_map.vjp(x[:, :, at], phi, grad, target[:, :, at])
+            grad.mul_(features.slope)
+        grad, mapped = self.heads_apart(grad, at), self.heads_apart(features.mapped, at)
+        self.plan.feature_map.vjp(x[:, :, at], mapped, grad, target[:, :, at])
 
     def write(self, readout: Tensor, mass: Tensor | None, out: Tensor, den: Tensor, at: slice) -> None:
         """Readout (G, L, Dv) over mass (G, L, 1)."""
