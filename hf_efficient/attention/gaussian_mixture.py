@@ -123,7 +123,7 @@ class GaussianMixture(Attention):
         """σ² (H, R)"""
         if hasattr(self, "variance"):
             return F.softplus(self.variance).T
-        return torch.full((self.num_heads, self.num_keys), self.head_dim**0.5, device=self.log_mixture().device)
+        return torch.full_like(self.log_mixture(), self.head_dim**0.5)
 
     def augmented(self, q: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
         """q̃ (B, H, N, D+2) and k̃ (B, H, N, R, D+2), whose products are the logits up to a constant per row."""
@@ -139,10 +139,11 @@ class GaussianMixture(Attention):
         k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
         if self.linear:
             return self.run_linear(q, k, v, key_mask)[0]
-        q, k = self.augmented(q, self.components(k))
-        if self.mode == "em" and self.training:
-            self.update_mixture(q, k, key_mask)
-        return self.mix(q, k, v, key_mask)
+        components = self.components(k)
+        # Before π is used, and not while a checkpointed region is recomputed: it must see the π of its first run.
+        if self.mode == "em" and self.training and torch._C._current_graph_task_id() == -1:
+            self.update_mixture(q, components, key_mask)
+        return self.mix(*self.augmented(q, components), v, key_mask)
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, start: int = 0) -> Tensor:
         """q̃ (B, H, N, ·) of tokens `start` onwards, k̃ (B, H, T, R, ·), v (B, H, T, Dv) -> (B, H, N, Dv)"""
@@ -183,8 +184,9 @@ class GaussianMixture(Attention):
         return logits.amax(-1) if self.mode == "hard" else logits.logsumexp(-1)
 
     @torch.no_grad()
-    def update_mixture(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> None:
+    def update_mixture(self, q: Tensor, components: Tensor, key_mask: Tensor | None) -> None:
         """π ← (1−η)π + η·mean of γ_ijr, the responsibility of component r within key j, over all valid i and j."""
+        q, k = self.augmented(q, components)
         total, count = torch.zeros_like(self.mixture), torch.zeros((), device=q.device)
         for a in range(0, q.shape[2], QUERY_BLOCK):
             rows = torch.arange(a, min(a + QUERY_BLOCK, q.shape[2]), device=q.device)

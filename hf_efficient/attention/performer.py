@@ -28,28 +28,34 @@ RELU_FLOOR = 1e-3
 
 
 class _RandomFeatures(FeatureMap):
-    """a = Ωx' − ‖x'‖²/2, or relu(Ωx') + 10⁻³, with the Ω of the module at hand."""
+    """a = Ωx' − ‖x'‖²/2, or relu(Ωx') + 10⁻³, with the Ω of the module at hand.
 
-    def __init__(self, projection: Tensor, scale: float, epsilon: float, relu: bool):
-        self.projection, self.scale = projection, scale
+    As one matmul: [x, ‖x‖²] by [D^{-1/4} Ω, −D^{-1/2}/2], and back by the same matrix.
+    """
+
+    def __init__(self, projection: Tensor, epsilon: float, relu: bool):
+        scale, projection = projection.shape[1] ** -0.25, projection.double()
+        half = projection.new_full((projection.shape[0], 1), 0.0 if relu else -(scale**2) / 2)
+        self.matrix = torch.cat([projection * scale, half], 1)  # (m, D + 1)
         self.stabilised, self.floor, self.relu = not relu, 0.0 if relu else epsilon, relu
 
     def num_features(self, head_dim: int) -> int:
-        return self.projection.shape[0]
+        return self.matrix.shape[0]
 
     def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
-        out.copy_(torch.matmul(x * self.scale, self.projection.to(x.dtype).T))
+        extended = torch.cat([x, x.square().sum(-1, keepdim=True)], -1).flatten(0, -2)
+        if out.is_contiguous():
+            torch.mm(extended, self.matrix.to(x.dtype).T, out=out.view(-1, out.shape[-1]))
+        else:
+            out.copy_(torch.mm(extended, self.matrix.to(x.dtype).T).view(out.shape))
         if self.relu:
             out.clamp_(min=0).add_(RELU_FLOOR)
-        else:
-            out.sub_(x.square().sum(-1, keepdim=True).mul_(self.scale**2 / 2))
 
     def vjp(self, x: Tensor, out: Tensor, grad: Tensor, target: Tensor) -> None:
         if self.relu:
             grad.mul_(out > RELU_FLOOR)
-        torch.mul(torch.matmul(grad, self.projection.to(x.dtype)), self.scale, out=target)
-        if not self.relu:
-            target.addcmul_(grad.sum(-1, keepdim=True), x, value=-(self.scale**2))
+        pulled = torch.mm(grad.reshape(-1, grad.shape[-1]), self.matrix.to(x.dtype)).view(*x.shape[:-1], -1)
+        torch.addcmul(pulled[..., :-1], pulled[..., -1:], x, value=2, out=target)
 
 
 @register_attention
@@ -116,7 +122,7 @@ class Performer(KernelAttention):
 
     @property
     def feature_map(self) -> FeatureMap:
-        return _RandomFeatures(self.projection, self.head_dim**-0.25, self.epsilon, self.features == "relu")
+        return _RandomFeatures(self.projection, self.epsilon, self.features == "relu")
 
     @feature_map.setter
     def feature_map(self, _) -> None:

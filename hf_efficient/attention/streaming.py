@@ -148,8 +148,10 @@ class _Tile:
         self.plan.feature_map.write(x[:, :, at], self.heads_apart(out, at), self.heads_apart(spare, at))
         return out
 
-    def keys(self, k: Tensor, at: slice, c: Tensor | None) -> tuple[_Features, Tensor | None]:
-        """Features of a chunk's keys relative to the running maximum, and that maximum (G, 1, F)."""
+    def keys(
+        self, k: Tensor, at: slice, c: Tensor | None, top: Tensor | None = None
+    ) -> tuple[_Features, Tensor | None]:
+        """Features of a chunk's keys relative to the running maximum (c before it, `top` if known), and that."""
         mapped, real, slope, weight = self.features("keys", k, at), at.stop - at.start, None, None
         stabilised, floor = self.plan.feature_map.stabilised, self.plan.feature_map.floor
         if self.weight is not None:
@@ -158,7 +160,7 @@ class _Tile:
         if stabilised:
             if mapped.shape[1] > real:
                 mapped[:, real:] = -math.inf
-            c = torch.maximum(c, mapped.amax(1, keepdim=True))
+            c = torch.maximum(c, mapped.amax(1, keepdim=True)) if top is None else top
             slope = mapped.sub_(c).exp_()
         phi = mapped
         if floor:
@@ -177,16 +179,16 @@ class _Tile:
         if not feature_map.stabilised:
             return _Features(phi, phi, None)
         phi.add_(c)
-        floor = c + math.log(feature_map.floor) if feature_map.floor else None
+        top = phi.new_zeros(()) if not self.plan.normalise else phi.amax(-1, keepdim=True)
+        highest = c.amax(-1, keepdim=True)  # (G, 1, 1)
+        if feature_map.floor and self.plan.normalise:
+            top = torch.maximum(top, highest + math.log(feature_map.floor))
         if self.plan.normalise:  # a factor per row cancels in the ratio; this one keeps it in range
-            top = phi.amax(-1, keepdim=True)
-            if floor is not None:
-                top = torch.maximum(top, floor.amax(-1, keepdim=True))
-                floor = torch.sub(floor, top, out=self.scratch("queries + floor", *phi.shape))
             phi.sub_(top)
         slope = phi.exp_()
-        if floor is not None:
-            phi = floor.exp_().add_(slope)
+        if feature_map.floor:  # ε e^{c − top}, as the product of a column and a row
+            row, column = torch.exp(c - highest), torch.exp(highest + math.log(feature_map.floor) - top)
+            phi = torch.addcmul(slope, column, row, out=self.scratch("queries + floor", *slope.shape))
         return _Features(phi, slope, slope)
 
     def pull_back(self, grad: Tensor, features: _Features, x: Tensor, target: Tensor, at: slice) -> None:
@@ -280,7 +282,7 @@ def _causal_backward(
     mask = tile.triangle(size)
     for i in reversed(range(len(tile.chunks))):
         at, before, top = tile.chunks[i], trail[i], trail[i + 1].c
-        key_features, query_features = tile.keys(k, at, before.c)[0], tile.queries(q, at, top)
+        key_features, query_features = tile.keys(k, at, before.c, top)[0], tile.queries(q, at, top)
         keys, queries, values = map(tile.blocks, (key_features.phi, query_features.phi, tile.values(v, at)))
         g, h = tile.cotangents(grad_out, out, den, at)
         g = tile.blocks(g)
@@ -338,7 +340,7 @@ def _bidirectional_backward(tile: _Tile, q, k, v, trail, grad: _State, out, den,
             r = torch.baddbmm(r, h.transpose(1, 2), queries.phi)
         tile.pull_back(grad_q, queries, q, dq, at)
     for at in tile.chunks:
-        keys, values = tile.keys(k, at, c)[0], tile.values(v, at)
+        keys, values = tile.keys(k, at, c, c)[0], tile.values(v, at)
         dv[:, :, at] = tile.heads_apart(tile.product("readout", keys.phi, R), at)
         grad_k = tile.product("spare", values, R.transpose(1, 2))
         tile.pull_back(grad_k if r is None else grad_k.add_(r), keys, k, dk, at)
