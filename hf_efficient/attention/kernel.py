@@ -58,8 +58,9 @@ def kernel_attention(
     if key_weight is not None:
         key_weight = key_weight if key_weight.dim() == 3 else key_weight.unsqueeze(1)
         key_weight = key_weight.to(wide).expand(batch, heads, length)
-    chunk_size = min(chunk_size or max(block_size, min(512, TILE // (heads * features))), length)
+    chunk_size = min(chunk_size or max(block_size, min(1024, TILE // (heads * max(features, v.shape[-1])))), length)
     block_size = min(block_size, chunk_size) if causal else 1
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S))
     plan = Plan(
         feature_map=feature_map,
         num_features=features,
@@ -67,7 +68,8 @@ def kernel_attention(
         block_size=block_size,
         normalise=normalise,
         eps=eps,
-        keep=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S)),
+        keep=keep,
+        keep_states=keep and causal and (feature_map.ready_made or features <= 2 * head_dim),
     )
     with torch.autocast(v.device.type, enabled=False):
         out, S, c = StreamedKernelAttention.apply(q, k, v, S, c, key_weight, plan, causal)

@@ -5,7 +5,8 @@ features are made there and remade in the backward pass, so an (N, F) tensor nev
 blocks that go through each matmul as one batch, so few large calls do the work of small causal blocks; inputs are
 read from, and results written to, the projections' (B, N, H, D) memory, so heads are never copied apart.
 
-The backward pass keeps inputs, output, denominator and one state per chunk, and is a single reverse sweep.
+The backward pass is a single reverse sweep. It keeps inputs, output, denominator, the scores within blocks and, unless
+there are many features, the state that each block met: O(N) numbers, about twice the inputs.
 """
 
 import math
@@ -17,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Elements of one scratch buffer: a dozen of them fit into a CPU's last-level cache.
-TILE = 2**19
+# Elements of one scratch buffer. Larger ones leave the cache, smaller ones pay more calls per token: this measured best.
+TILE = 2**21
 
 _kept = threading.local()
 
@@ -31,6 +32,7 @@ class FeatureMap:
 
     stabilised = False
     floor = 0.0
+    ready_made = True  # the features exist as one tensor anyway
 
     def num_features(self, head_dim: int) -> int:
         return head_dim
@@ -57,7 +59,8 @@ class Plan(NamedTuple):
     block_size: int
     normalise: bool
     eps: float
-    keep: bool  # for the backward pass
+    keep: bool  # what the backward pass needs
+    keep_states: bool  # of every block: as many numbers as there are features
 
 
 class _Features(NamedTuple):
@@ -93,7 +96,7 @@ class _Tile:
         if memory is None or memory.numel() < size:
             with torch.inference_mode(False):
                 memory = self.like.new_empty(size)
-            if size > 4 * TILE:  # too much to hold on to
+            if size > 2 * TILE:  # too much to hold on to
                 return memory.view(shape)
             for view in [key for key in kept if key[:2] == (name, self.dtype)]:
                 del kept[view]
@@ -131,8 +134,9 @@ class _Tile:
         """(G, L, ·) -> (G·L/C, C, ·)"""
         return x.view(-1, self.plan.block_size, x.shape[-1])
 
-    def product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
-        return torch.bmm(a, b, out=self.scratch(name, a.shape[0], a.shape[1], b.shape[2]))
+    def product(self, name: str, a: Tensor, b: Tensor, lasting: bool = False) -> Tensor:
+        shape = (a.shape[0], a.shape[1], b.shape[2])
+        return torch.bmm(a, b, out=self.like.new_empty(shape) if lasting else self.scratch(name, *shape))
 
     def values(self, v: Tensor, at: slice) -> Tensor:
         values = self.load("values", v, at)
@@ -221,7 +225,9 @@ class _Tile:
         torch.sum(product, -1, keepdim=True, out=self.heads_apart(h, at)).neg_()
         return g, h
 
-    def accumulate(self, name: str, S: Tensor, updates: Tensor, backwards: bool = False) -> tuple[Tensor, Tensor]:
+    def accumulate(
+        self, name: str, S: Tensor, updates: Tensor, backwards: bool = False, lasting: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """The state (G·J, a, b) that each block meets, and the one after the last: a triangular matmul over blocks."""
         shape, count = updates.shape, updates.shape[0] // self.groups
         if count == 1:
@@ -229,7 +235,7 @@ class _Tile:
         updates = updates.view(self.groups, count, -1)  # (G, J, a·b)
         order = self.triangle(count, -1)
         order = (order.T if backwards else order).expand(self.groups, count, count)
-        met = self.scratch(name, *updates.shape)
+        met = torch.empty_like(updates) if lasting else self.scratch(name, *updates.shape)
         torch.baddbmm(S.reshape(self.groups, 1, -1), order, updates, out=met)
         last = 0 if backwards else -1
         return met.view(shape), torch.add(met[:, last], updates[:, last]).view_as(S)
@@ -253,15 +259,24 @@ def _block_sums(tile: _Tile, keys: Tensor) -> Tensor:
     return torch.sum(keys, 1, keepdim=True, out=tile.scratch("sums", keys.shape[0], 1, keys.shape[2]))
 
 
-def _causal(tile: _Tile, q, k, v, state: _State, out, den) -> list[_State]:
-    """Per block: n = φ_q S + tril(φ_q φ_kᵀ) v, then S += φ_kᵀ v. Returns the states between chunks."""
-    trail, mask, mass = [state], tile.triangle(tile.plan.block_size), None
+class _Trail(NamedTuple):
+    """What the forward sweep leaves to the backward sweep."""
+
+    between: list[_State]  # chunks
+    scores: list[Tensor]
+    states: list[Tensor]
+
+
+def _causal(tile: _Tile, q, k, v, state: _State, out, den) -> _Trail:
+    """Per block: n = φ_q S + tril(φ_q φ_kᵀ) v, then S += φ_kᵀ v."""
+    trail, mask, mass, plan = _Trail([state], [], []), tile.triangle(tile.plan.block_size), None, tile.plan
     for at in tile.chunks:
         keys, top = tile.keys(k, at, state.c)
         S, z, c = state.relative_to(state.c, top)
         queries, keys, values = map(tile.blocks, (tile.queries(q, at, top).phi, keys.phi, tile.values(v, at)))
-        states, S = tile.accumulate("states", S, tile.product("updates", keys.transpose(1, 2), values))
-        scores = tile.product("scores", queries, keys.transpose(1, 2)).mul_(mask)
+        updates = tile.product("updates", keys.transpose(1, 2), values)
+        states, S = tile.accumulate("states", S, updates, lasting=plan.keep_states)
+        scores = tile.product("scores", queries, keys.transpose(1, 2), lasting=plan.keep).mul_(mask)
         readout = tile.product("readout", queries, states).baddbmm_(scores, values)
         if z is not None:
             sums, z = tile.accumulate("met sums", z, _block_sums(tile, keys))
@@ -269,28 +284,32 @@ def _causal(tile: _Tile, q, k, v, state: _State, out, den) -> list[_State]:
             mass = mass.view(tile.groups, -1, 1)
         tile.write(readout.view(tile.groups, -1, tile.value_dim), mass, out, den, at)
         state = _State(S, z, c)
-        trail.append(state)
+        trail.between.append(state)
+        if plan.keep:
+            trail.scores.append(scores)
+        if plan.keep_states:
+            trail.states.append(states)
     return trail
 
 
-def _causal_backward(
-    tile: _Tile, q, k, v, trail: list[_State], grad: _State, out, den, grad_out, dq, dk, dv
-) -> _State:
+def _causal_backward(tile: _Tile, q, k, v, trail: _Trail, grad: _State, out, den, grad_out, dq, dk, dv) -> _State:
     """One reverse sweep; `grad` is dL/dstate after the chunk. Returns that before the first."""
     R, r = grad.S, grad.z
     size = tile.plan.block_size
     mask = tile.triangle(size)
     for i in reversed(range(len(tile.chunks))):
-        at, before, top = tile.chunks[i], trail[i], trail[i + 1].c
+        at, before, top, scores = tile.chunks[i], trail.between[i], trail.between[i + 1].c, trail.scores[i]
         key_features, query_features = tile.keys(k, at, before.c, top)[0], tile.queries(q, at, top)
         keys, queries, values = map(tile.blocks, (key_features.phi, query_features.phi, tile.values(v, at)))
         g, h = tile.cotangents(grad_out, out, den, at)
         g = tile.blocks(g)
         S, z, _ = before.relative_to(before.c, top)
-        states, _ = tile.accumulate("states", S, tile.product("updates", keys.transpose(1, 2), values))
+        if trail.states:
+            states = trail.states[i]
+        else:
+            states, _ = tile.accumulate("states", S, tile.product("updates", keys.transpose(1, 2), values))
         update = tile.product("updates", queries.transpose(1, 2), g)
         grad_states, R = tile.accumulate("grad states", R, update, backwards=True)
-        scores = tile.product("scores", queries, keys.transpose(1, 2)).mul_(mask)
         grad_scores = tile.product("grad scores", g, values.transpose(1, 2))
         if h is not None:
             grad_scores.add_(h.view(-1, size, 1))
@@ -313,9 +332,9 @@ def _causal_backward(
     return _State(R, r)
 
 
-def _bidirectional(tile: _Tile, q, k, v, state: _State, out, den) -> list[_State]:
+def _bidirectional(tile: _Tile, q, k, v, state: _State, out, den) -> _Trail:
     """First every chunk writes to the state, then every chunk reads it."""
-    trail = [state]
+    start = state
     for at in tile.chunks:
         keys, top = tile.keys(k, at, state.c)
         S, z, c = state.relative_to(state.c, top)
@@ -325,11 +344,11 @@ def _bidirectional(tile: _Tile, q, k, v, state: _State, out, den) -> list[_State
         queries = tile.queries(q, at, state.c).phi
         mass = None if state.z is None else torch.bmm(queries, state.z.transpose(1, 2))
         tile.write(tile.product("readout", queries, state.S), mass, out, den, at)
-    return [*trail, state]
+    return _Trail([start, state], [], [])
 
 
-def _bidirectional_backward(tile: _Tile, q, k, v, trail, grad: _State, out, den, grad_out, dq, dk, dv) -> _State:
-    start, (S, z, c) = trail
+def _bidirectional_backward(tile: _Tile, q, k, v, trail: _Trail, grad: _State, out, den, grad_out, dq, dk, dv):
+    start, (S, z, c) = trail.between
     R, r = grad.S, grad.z
     for at in tile.chunks:
         queries, (g, h) = tile.queries(q, at, c), tile.cotangents(grad_out, out, den, at)
@@ -357,15 +376,15 @@ class StreamedKernelAttention(torch.autograd.Function):
         den = v.new_empty(batch, heads, length if plan.normalise else 0, 1)
         S_after, c_after = torch.empty_like(S), None if c is None else torch.empty_like(c)
         ctx.trails = []
-        rows = max(1, TILE // (heads * plan.chunk_size * plan.num_features))
+        rows = max(1, TILE // (heads * plan.chunk_size * max(plan.num_features, width)))
         ctx.tiles = [slice(a, a + rows) for a in range(0, batch, rows)]
         for b in ctx.tiles:
             tile = _Tile(v[b], None if weight is None else weight[b], plan)
             state = _split(S[b], width, None if c is None else c[b])
             trail = (_causal if causal else _bidirectional)(tile, q[b], k[b], v[b], state, out[b], den[b])
-            _join(trail[-1], S_after[b])
+            _join(trail.between[-1], S_after[b])
             if c is not None:
-                c_after[b] = trail[-1].c.view_as(c[b])
+                c_after[b] = trail.between[-1].c.view_as(c[b])
             if plan.keep:
                 ctx.trails.append(trail)
         if plan.keep:
