@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Elements of one scratch buffer. Larger ones leave the cache, smaller ones pay more calls per token: this measured best.
+# Elements of one scratch buffer: larger ones leave the cache, smaller ones pay more calls per token. Measured best.
 TILE = 2**21
 
 _kept = threading.local()
