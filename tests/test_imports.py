@@ -41,6 +41,7 @@ SHARED_BY_MECHANISMS = {
     "__init__",
     "base",
     "kernel",
+    "feature_map",
     "streaming",
     "position_table",
     "prefix_softmax",

@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Attention, State, allowed_keys, zero_masked
-from .streaming import TILE, FeatureMap, Plan, StreamedKernelAttention
+from .feature_map import FeatureMap
+from .streaming import TILE, Plan, StreamedKernelAttention
 
 # "No key yet" in a running maximum: finite, so that the difference of two of them is 0 and not NaN.
 NO_KEY = -1e30
@@ -69,7 +70,7 @@ def kernel_attention(
         normalise=normalise,
         eps=eps,
         keep=keep,
-        keep_states=keep and causal and (feature_map.ready_made or features <= 2 * head_dim),
+        keep_features=keep and causal and not feature_map.stabilised and features <= 2 * head_dim,
     )
     with torch.autocast(v.device.type, enabled=False):
         out, S, c = StreamedKernelAttention.apply(q, k, v, S, c, key_weight, plan, causal)

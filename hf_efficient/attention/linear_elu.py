@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import register_attention
+from .feature_map import FeatureMap
 from .kernel import KernelAttention
-from .streaming import FeatureMap
 
 
 class EluFeatures(FeatureMap):
@@ -22,7 +22,7 @@ class EluFeatures(FeatureMap):
         out.add_(torch.clamp(x, min=0, out=spare))
 
     def vjp(self, x: Tensor, out: Tensor, grad: Tensor, target: Tensor) -> None:
-        torch.mul(grad, out.clamp_(max=1), out=target)
+        torch.mul(grad, out.clamp(max=1), out=target)
 
 
 @register_attention

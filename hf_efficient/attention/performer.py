@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from .base import check_choice, check_positive, register_attention
+from .feature_map import FeatureMap
 from .kernel import NO_KEY, KernelAttention, safe_chunk_size
-from .streaming import FeatureMap
 
 RELU_FLOOR = 1e-3
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import State
+from .feature_map import LogFeatureMap
 from .kernel import NO_KEY, initial_state, kernel_attention, kernel_step, safe_chunk_size
-from .streaming import LogFeatureMap
 
 _MAP = LogFeatureMap()
 

@@ -1,12 +1,13 @@
 """How kernel attention is computed: streaming over chunks, forward and backward. `kernel.py` says what.
 
 What makes it fast on a CPU: a chunk is worked on in scratch memory that stays in cache and is kept between calls;
-features are made there and remade in the backward pass, so an (N, F) tensor never exists; a chunk is split into
-blocks that go through each matmul as one batch, so few large calls do the work of small causal blocks; inputs are
-read from, and results written to, the projections' (B, N, H, D) memory, so heads are never copied apart.
+features are made there and, where they are many, remade in the backward pass, so that they never exist all at once; a
+chunk is split into blocks that go through each matmul as one batch, so few large calls do the work of small causal
+blocks; inputs are read from, and results written to, the projections' (B, N, H, D) memory, so heads are never copied
+apart.
 
-The backward pass is a single reverse sweep. It keeps inputs, output, denominator, the scores within blocks and, unless
-there are many features, the state that each block met: O(N) numbers, about twice the inputs.
+The backward pass is a single reverse sweep. It keeps inputs, output, denominator, the scores within blocks, the state
+that each block met, and the features where they are few: O(N) numbers.
 """
 
 import math
@@ -18,38 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .feature_map import FeatureMap
+
 # Elements of one scratch buffer: larger ones leave the cache, smaller ones pay more calls per token. Measured best.
 TILE = 2**21
 
 _kept = threading.local()
-
-
-class FeatureMap:
-    """φ of one chunk. As it stands: features handed over ready-made.
-
-    A `stabilised` map writes a = log φ; the engine makes exp(a) + `floor` of it.
-    """
-
-    stabilised = False
-    floor = 0.0
-    ready_made = True  # the features exist as one tensor anyway
-
-    def num_features(self, head_dim: int) -> int:
-        return head_dim
-
-    def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
-        """x (B, H, L, D) -> out (B, H, L, F); `spare` has the shape of `out` and may be scribbled on."""
-        out.copy_(x)
-
-    def vjp(self, x: Tensor, out: Tensor, grad: Tensor, target: Tensor) -> None:
-        """dL/dout -> dL/dx, written to `target` (B, H, L, D); `out` and `grad` may be scribbled on."""
-        target.copy_(grad)
-
-
-class LogFeatureMap(FeatureMap):
-    """Features handed over as logarithms."""
-
-    stabilised = True
 
 
 class Plan(NamedTuple):
@@ -60,7 +35,7 @@ class Plan(NamedTuple):
     normalise: bool
     eps: float
     keep: bool  # what the backward pass needs
-    keep_states: bool  # of every block: as many numbers as there are features
+    keep_features: bool  # where they are few: cheaper to read than to make again
 
 
 class _Features(NamedTuple):
@@ -147,9 +122,12 @@ class _Tile:
 
     def features(self, name: str, x: Tensor, at: slice) -> Tensor:
         """The map's output (G, L, F) for a chunk; what stands in the padding rows is undefined."""
-        shape = self.groups, self.padded(at), self.plan.num_features
-        out, spare = self.scratch(name, *shape), self.scratch("spare", *shape)
-        self.plan.feature_map.write(x[:, :, at], self.heads_apart(out, at), self.heads_apart(spare, at))
+        x, shape = x[:, :, at], (self.groups, self.padded(at), self.plan.num_features)
+        if self.plan.feature_map.ready_made and self.weight is None and x.is_contiguous() and x.shape[2] == shape[1]:
+            return x.view(shape)  # it will only be read
+        out = self.like.new_empty(shape) if self.plan.keep_features else self.scratch(name, *shape)
+        spare = self.scratch("spare", *shape)
+        self.plan.feature_map.write(x, self.heads_apart(out, at), self.heads_apart(spare, at))
         return out
 
     def keys(
@@ -172,7 +150,7 @@ class _Tile:
         self.zero_padding(phi, at)
         if weight is not None:
             weight = F.pad(weight, (0, 0, 0, mapped.shape[1] - real))
-            phi = torch.mul(phi, weight, out=self.scratch("weighted keys", *phi.shape))
+            phi = phi * weight
             slope = weight if slope is None else slope * weight
         return _Features(phi, mapped, slope), c
 
@@ -265,17 +243,19 @@ class _Trail(NamedTuple):
     between: list[_State]  # chunks
     scores: list[Tensor]
     states: list[Tensor]
+    features: list[tuple[_Features, _Features] | None]
 
 
 def _causal(tile: _Tile, q, k, v, state: _State, out, den) -> _Trail:
     """Per block: n = φ_q S + tril(φ_q φ_kᵀ) v, then S += φ_kᵀ v."""
-    trail, mask, mass, plan = _Trail([state], [], []), tile.triangle(tile.plan.block_size), None, tile.plan
+    trail, mask, mass, plan = _Trail([state], [], [], []), tile.triangle(tile.plan.block_size), None, tile.plan
     for at in tile.chunks:
-        keys, top = tile.keys(k, at, state.c)
+        key_features, top = tile.keys(k, at, state.c)
+        query_features = tile.queries(q, at, top)
         S, z, c = state.relative_to(state.c, top)
-        queries, keys, values = map(tile.blocks, (tile.queries(q, at, top).phi, keys.phi, tile.values(v, at)))
+        queries, keys, values = map(tile.blocks, (query_features.phi, key_features.phi, tile.values(v, at)))
         updates = tile.product("updates", keys.transpose(1, 2), values)
-        states, S = tile.accumulate("states", S, updates, lasting=plan.keep_states)
+        states, S = tile.accumulate("states", S, updates, lasting=plan.keep)
         scores = tile.product("scores", queries, keys.transpose(1, 2), lasting=plan.keep).mul_(mask)
         readout = tile.product("readout", queries, states).baddbmm_(scores, values)
         if z is not None:
@@ -287,8 +267,8 @@ def _causal(tile: _Tile, q, k, v, state: _State, out, den) -> _Trail:
         trail.between.append(state)
         if plan.keep:
             trail.scores.append(scores)
-        if plan.keep_states:
             trail.states.append(states)
+            trail.features.append((query_features, key_features) if plan.keep_features else None)
     return trail
 
 
@@ -298,16 +278,15 @@ def _causal_backward(tile: _Tile, q, k, v, trail: _Trail, grad: _State, out, den
     size = tile.plan.block_size
     mask = tile.triangle(size)
     for i in reversed(range(len(tile.chunks))):
-        at, before, top, scores = tile.chunks[i], trail.between[i], trail.between[i + 1].c, trail.scores[i]
-        key_features, query_features = tile.keys(k, at, before.c, top)[0], tile.queries(q, at, top)
+        at, before, top = tile.chunks[i], trail.between[i], trail.between[i + 1].c
+        scores, states = trail.scores[i], trail.states[i]
+        remade = trail.features[i] is None
+        query_features = tile.queries(q, at, top) if remade else trail.features[i][0]
+        key_features = tile.keys(k, at, before.c, top)[0] if remade else trail.features[i][1]
         keys, queries, values = map(tile.blocks, (key_features.phi, query_features.phi, tile.values(v, at)))
         g, h = tile.cotangents(grad_out, out, den, at)
         g = tile.blocks(g)
-        S, z, _ = before.relative_to(before.c, top)
-        if trail.states:
-            states = trail.states[i]
-        else:
-            states, _ = tile.accumulate("states", S, tile.product("updates", keys.transpose(1, 2), values))
+        _, z, _ = before.relative_to(before.c, top)
         update = tile.product("updates", queries.transpose(1, 2), g)
         grad_states, R = tile.accumulate("grad states", R, update, backwards=True)
         grad_scores = tile.product("grad scores", g, values.transpose(1, 2))
@@ -344,7 +323,7 @@ def _bidirectional(tile: _Tile, q, k, v, state: _State, out, den) -> _Trail:
         queries = tile.queries(q, at, state.c).phi
         mass = None if state.z is None else torch.bmm(queries, state.z.transpose(1, 2))
         tile.write(tile.product("readout", queries, state.S), mass, out, den, at)
-    return _Trail([start, state], [], [])
+    return _Trail([start, state], [], [], [])
 
 
 def _bidirectional_backward(tile: _Tile, q, k, v, trail: _Trail, grad: _State, out, den, grad_out, dq, dk, dv):

@@ -1,0 +1,32 @@
+"""Feature maps φ of kernel attention, as the engine applies them: to one chunk at a time, with their derivative."""
+
+from torch import Tensor
+
+
+class FeatureMap:
+    """φ of one chunk. As it stands: features handed over ready-made.
+
+    A `stabilised` map writes a = log φ; the engine makes exp(a) + `floor` of it.
+    """
+
+    stabilised = False
+    floor = 0.0
+    ready_made = True
+
+    def num_features(self, head_dim: int) -> int:
+        return head_dim
+
+    def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
+        """x (B, H, L, D) -> out (B, H, L, F); `spare` has the shape of `out` and may be scribbled on."""
+        out.copy_(x)
+
+    def vjp(self, x: Tensor, out: Tensor, grad: Tensor, target: Tensor) -> None:
+        """dL/dout -> dL/dx, written to `target` (B, H, L, D); `grad` may be scribbled on."""
+        target.copy_(grad)
+
+
+class LogFeatureMap(FeatureMap):
+    """Features handed over as logarithms."""
+
+    stabilised = True
+    ready_made = False  # their exponentials are made here
