@@ -89,8 +89,13 @@ class Attention(nn.Module):
             )
         check_positive("head_dim", hidden_size // num_heads if head_dim is None else head_dim)
         for field, value in (("dropout", dropout), ("output_dropout", output_dropout)):
-            if not 0 <= value < 1:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
                 raise ValueError(f"{field}={value!r} must lie in [0, 1).")
+        switches = {"causal": causal, "bias": bias, "output_bias": output_bias, "projections": projections}
+        for field, value in switches.items():
+            check_choice(field, value, (False, True))
+        if isinstance(layer_idx, bool) or not isinstance(layer_idx, int) or layer_idx < 0:
+            raise ValueError(f"layer_idx={layer_idx!r} must be 0 or a positive integer.")
         self.hidden_size, self.num_heads, self.head_dim = hidden_size, num_heads, head_dim or hidden_size // num_heads
         self.causal, self.dropout, self.layer_idx = causal, dropout, layer_idx
         if causal and not self.supports_causal:

@@ -29,6 +29,10 @@ NO_KEY = -1e30
 SAFE_RANGE = 60.0
 
 
+# torch.compile can't trace writes into scratch memory: the engine runs as it is, between compiled parts.
+_run = torch.compiler.disable(StreamedKernelAttention.apply)
+
+
 def kernel_attention(
     q: Tensor,
     k: Tensor,
@@ -73,7 +77,7 @@ def kernel_attention(
         keep_features=keep and causal and not feature_map.stabilised and features <= 2 * head_dim,
     )
     with torch.autocast(v.device.type, enabled=False):
-        out, S, c = StreamedKernelAttention.apply(q, k, v, S, c, key_weight, plan, causal)
+        out, S, c = _run(q, k, v, S, c, key_weight, plan, causal)
     return out.to(dtype), {"S": S} if c is None else {"S": S, "c": c}
 
 

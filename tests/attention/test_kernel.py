@@ -76,6 +76,17 @@ def test_values_of_another_width_and_odd_strides(causal):
 
 @every_map
 @both_ways
+def test_contiguous_inputs_are_left_as_they_are(name, causal):
+    """Where heads come first and no row is padded, ready-made features are read in place."""
+    leaves = [x.detach().transpose(1, 2).contiguous().requires_grad_() for x in inputs(name, length=16)]
+    before = [x.detach().clone() for x in leaves]
+    fast, state = kernel_attention(*leaves, MAPS[name][0], causal=causal, chunk_size=16, block_size=4)
+    assert_equal_with_gradients((fast, total_of(state)), explicit(name, *leaves, causal), leaves)
+    assert all(torch.equal(a, b) for a, b in zip(leaves, before, strict=True))
+
+
+@every_map
+@both_ways
 def test_float32_is_accurate(name, causal):
     leaves = inputs(name, length=1000, dtype=torch.float32)
     fast, _ = kernel_attention(*heads_first(leaves), MAPS[name][0], causal=causal)

@@ -121,9 +121,6 @@ def test_a_mechanism_from_another_package(registry, tmp_path, monkeypatch):
 # Every option of every mechanism; those that all share are asked about once.
 
 COMMON = tuple(attention_options("softmax"))
-UNCHECKED = {("bias", -1), ("output_bias", -1), ("projections", -1), ("layer_idx", -1)} | {
-    (option, "nonsense") for option in COMMON if option != "head_dim"
-}
 
 
 def wrong_options():
@@ -134,8 +131,7 @@ def wrong_options():
                     yield name, option, value
     for option in COMMON:
         for value in ("nonsense", -1):
-            mark = pytest.mark.xfail(strict=True, reason="base.py doesn't check it")
-            yield pytest.param("softmax", option, value, marks=[mark] if (option, value) in UNCHECKED else [])
+            yield "softmax", option, value
 
 
 @pytest.mark.parametrize(("name", "option", "value"), wrong_options())
