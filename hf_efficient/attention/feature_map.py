@@ -11,7 +11,11 @@ class FeatureMap:
 
     stabilised = False
     floor = 0.0
-    ready_made = True
+
+    @property
+    def ready_made(self) -> bool:
+        """Whether features need not be made: what is handed over can be read where it stands."""
+        return type(self).write is FeatureMap.write and not self.stabilised
 
     def num_features(self, head_dim: int) -> int:
         return head_dim
@@ -29,4 +33,3 @@ class LogFeatureMap(FeatureMap):
     """Features handed over as logarithms."""
 
     stabilised = True
-    ready_made = False  # their exponentials are made here

@@ -33,8 +33,6 @@ class _RandomFeatures(FeatureMap):
     As one matmul: [x, ‖x‖²] by [D^{-1/4} Ω, −D^{-1/2}/2], and back by the same matrix.
     """
 
-    ready_made = False
-
     def __init__(self, projection: Tensor, epsilon: float, relu: bool):
         scale, projection = projection.shape[1] ** -0.25, projection.double()
         half = projection.new_full((projection.shape[0], 1), 0.0 if relu else -(scale**2) / 2)

@@ -357,6 +357,7 @@ class StreamedKernelAttention(torch.autograd.Function):
         ctx.trails = []
         rows = max(1, TILE // (heads * plan.chunk_size * max(plan.num_features, width)))
         ctx.tiles = [slice(a, a + rows) for a in range(0, batch, rows)]
+        S = S.clone() if plan.keep else S  # the backward pass reads it; the caller may step it in place before that
         for b in ctx.tiles:
             tile = _Tile(v[b], None if weight is None else weight[b], plan)
             state = _split(S[b], width, None if c is None else c[b])
