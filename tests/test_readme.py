@@ -17,5 +17,5 @@ def test_snippets_run():
 
 
 def test_the_table_names_every_mechanism():
-    missing = [name for name in list_attentions() if f"| `{name}` |" not in README]
+    missing = [name for name in list_attentions() if f"| `{name}` " not in README]
     assert not missing, f"run `make bench` and bring the README's table up to date: {missing}"
