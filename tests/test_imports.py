@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "hf_efficient"
 
 # torch, transformers <- attention <- layers <- models <- training, hub, model_card <- scripts.
 # A room is a folder or a file directly in the package; each is listed with the rooms that it may import beside itself.
-LEFT = {"attention", "layers", "models", "remote_code", "data", "energy"}
+LEFT = {"attention", "layers", "models", "remote_code", "data", "energy", "visualization"}
 RIGHT = {"training", "hub", "model_card"}
 MAY_IMPORT = {
     "attention": set(),
@@ -27,14 +27,15 @@ MAY_IMPORT = {
     "models": {"attention", "layers", "remote_code"},
     "data": set(),
     "energy": set(),
+    "visualization": set(),
     "deferred": set(),
     **{room: LEFT | RIGHT | {"__init__"} for room in RIGHT},
     "__init__": LEFT | RIGHT | {"deferred"},
 }
 
-# Copied beside the weights, so it must run where hf_efficient is not installed.
+# Copied beside the weights, so it must run where only transformers, and what comes with it, is installed.
 SHIPS = {"attention", "layers", "models", "remote_code"}
-SHIPS_WITH = {"torch", "transformers"} | sys.stdlib_module_names
+SHIPS_WITH = {"torch", "transformers", "huggingface_hub"} | sys.stdlib_module_names
 
 # Every other file in attention/ is a mechanism.
 SHARED_BY_MECHANISMS = {
@@ -84,7 +85,9 @@ def objection(room: str, imported: Import, package: str) -> str | None:
         return f"{top} import the library, never the reverse"
     if top != package:
         if room in SHIPS and top not in SHIPS_WITH:
-            return f"{room} ships to the Hub: only torch, transformers, the standard library and its own relatives"
+            return (
+                f"{room} ships to the Hub: only torch, transformers, huggingface_hub, the standard library, relatives"
+            )
         return None
     if room in SHIPS and not imported.relative:
         return f"{room} ships to the Hub, where {package} is not installed: import relatives relatively"

@@ -188,6 +188,19 @@ class Attention(nn.Module):
         """(B, H, N, D) -> (B, N, d)"""
         return self.output_dropout(self.o_proj(heads.transpose(1, 2).flatten(2)))
 
+    def resampled(
+        self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int = 1
+    ) -> dict[str, Tensor]:
+        """Tables of positions for images of another size, by parameter name, differentiable; {} where there are none.
+        `num_prefix_tokens` (CLS) come before the cells of the grid."""
+        return {}
+
+    @torch.no_grad()
+    def resample(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int = 1) -> None:
+        """Adapts the tables to images of another size for good."""
+        for name, table in self.resampled(old_grid, new_grid, num_prefix_tokens).items():
+            self.get_parameter(name).data = table
+
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """What the mechanism learns beyond the projections."""
         projections = ("q_proj.", "k_proj.", "v_proj.", "o_proj.")
@@ -234,7 +247,8 @@ class Attention(nn.Module):
         if position_ids is not None:
             if position_ids.is_floating_point() or position_ids.dtype == torch.bool:
                 raise ValueError(f"position_ids must be integers, got {position_ids.dtype}.")
-            if position_ids.shape not in ((length,), (1, length), (batch, length)):
+            rows = position_ids.shape[0] if position_ids.dim() == 2 else 1
+            if position_ids.dim() not in (1, 2) or position_ids.shape[-1] != length or rows not in (batch, 1):
                 raise ValueError(f"position_ids must be {(batch, length)}, got {tuple(position_ids.shape)}.")
             position_ids = position_ids.expand(batch, length)
         return position_ids

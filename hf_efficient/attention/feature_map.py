@@ -20,6 +20,10 @@ class FeatureMap:
     def num_features(self, head_dim: int) -> int:
         return head_dim
 
+    def __call__(self, x: Tensor) -> Tensor:
+        """What `write` writes, as a tensor that autograd and compilers can follow."""
+        return x
+
     def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
         """x (B, H, L, D) -> out (B, H, L, F); `spare` has the shape of `out` and may be scribbled on."""
         out.copy_(x)

@@ -32,7 +32,7 @@ class SeK(nn.Module):
 
     def __init__(self, max_length: int, reduction: int):
         super().__init__()
-        self.max_length, self.rank = max_length, max(1, max_length // reduction)
+        self.rank = max(1, max_length // reduction)
         self.squeeze = linear(max_length, self.rank)
         self.excite = linear(self.rank, max_length)
         self.reset_parameters()
@@ -72,12 +72,16 @@ class SeK(nn.Module):
         constant = self.excite.weight[positions] @ self.squeeze.bias + self.excite.bias[positions]
         return torch.sigmoid((matrix @ z.unsqueeze(-1)).squeeze(-1) + constant.to(z.dtype).unsqueeze(1))
 
-    def resample(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int) -> None:
-        grids = (old_grid, new_grid, num_prefix_tokens)
-        self.squeeze.weight.data = resample_positions(self.squeeze.weight, 1, *grids, keep_sum=True)
-        self.excite.weight.data = resample_positions(self.excite.weight, 0, *grids)
-        self.excite.bias.data = resample_positions(self.excite.bias, 0, *grids)
-        self.max_length = self.squeeze.in_features = self.excite.out_features = self.excite.bias.shape[0]
+    @property
+    def max_length(self) -> int:
+        return self.excite.bias.shape[0]
+
+    def resampled(self, *grids) -> dict[str, Tensor]:
+        return {
+            "squeeze.weight": resample_positions(self.squeeze.weight, 1, *grids, keep_sum=True),
+            "excite.weight": resample_positions(self.excite.weight, 0, *grids),
+            "excite.bias": resample_positions(self.excite.bias, 0, *grids),
+        }
 
 
 class ConvSeK(nn.Module):
@@ -182,10 +186,9 @@ class Kerformer(KernelAttention):
         if se_k:
             self.se_k = SeK(max_length, se_reduction) if se_mode == "table" else ConvSeK(conv_kernel, self.causal)
 
-    def resample(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int = 1) -> None:
-        """Adapts SE-K's tables to images of another size; `num_prefix_tokens` (CLS) come before the cells."""
-        if self.fixed_length:
-            self.se_k.resample(old_grid, new_grid, num_prefix_tokens)
+    def resampled(self, old_grid, new_grid, num_prefix_tokens=1):
+        tables = self.se_k.resampled(old_grid, new_grid, num_prefix_tokens) if self.fixed_length else {}
+        return {f"se_k.{name}": table for name, table in tables.items()}
 
     def features(self, q, k, key_mask):
         """φ_q, φ_k before SE-K, and SE-K's input z (B, H, N)."""

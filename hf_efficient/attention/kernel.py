@@ -53,6 +53,8 @@ def kernel_attention(
     one under dropout. `normalise=False` returns the numerator. float32 throughout; float64 for float64.
     """
     feature_map = feature_map or FeatureMap()
+    if torch.compiler.is_compiling() and not causal and state is None:
+        return _traceable(q, k, v, feature_map, key_weight, normalise, eps)
     batch, heads, length, head_dim = q.shape
     dtype, features = v.dtype, feature_map.num_features(head_dim)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -79,6 +81,27 @@ def kernel_attention(
     with torch.autocast(v.device.type, enabled=False):
         out, S, c = _run(q, k, v, S, c, key_weight, plan, causal)
     return out.to(dtype), {"S": S} if c is None else {"S": S, "c": c}
+
+
+def _traceable(q, k, v, feature_map: FeatureMap, key_weight, normalise: bool, eps: float) -> tuple[Tensor, State]:
+    """Bidirectional kernel attention as two matmuls, for torch.export and torch.compile; the state is not offered."""
+    dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
+    with torch.autocast(v.device.type, enabled=False):
+        phi_q, phi_k, v = feature_map(q.to(wide)), feature_map(k.to(wide)), v.to(wide)
+        if feature_map.stabilised:
+            log_floor = math.log(feature_map.floor) if feature_map.floor else NO_KEY
+            c = phi_k.detach().amax(2, keepdim=True).clamp_min(log_floor)  # (B, H, 1, F)
+            top = torch.maximum(phi_q, phi_q.new_tensor(log_floor)).add(c).amax(-1, keepdim=True) if normalise else 0
+            phi_k = (phi_k - c).exp() + (log_floor - c).exp()
+            phi_q = (phi_q + c - top).exp() + (log_floor + c - top).exp()
+        if key_weight is not None:
+            key_weight = key_weight if key_weight.dim() == 3 else key_weight.unsqueeze(1)
+            phi_k = phi_k * key_weight.unsqueeze(-1).to(wide)
+        output = phi_q @ (phi_k.mT @ v)  # (B, H, N, Dv)
+        if normalise:
+            total = phi_q @ phi_k.sum(2).unsqueeze(-1) + eps
+            output = output / total.masked_fill(total == 0, math.inf)
+    return output.to(dtype), {}
 
 
 def kernel_step(

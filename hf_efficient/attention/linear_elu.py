@@ -15,6 +15,9 @@ from .kernel import KernelAttention
 class EluFeatures(FeatureMap):
     """elu(x) + 1 = exp(min(x, 0)) + max(x, 0): the exponential is several times faster than elu's expm1."""
 
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.clamp(max=0).exp() + x.clamp(min=0)
+
     def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
         torch.clamp(x, max=0, out=out).exp_()
         out.add_(torch.clamp(x, min=0, out=spare))

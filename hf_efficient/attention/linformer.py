@@ -45,7 +45,7 @@ class Linformer(Attention):
         check_positive("max_length", max_length)
         check_positive("num_projections", num_projections)
         check_choice("share_kv", share_kv, (False, True))
-        self.max_length, self.num_projections = max_length, min(num_projections, max_length)
+        self.num_projections = min(num_projections, max_length)
         self.share_kv = share_kv
         self.E = nn.Parameter(torch.empty(self.num_projections, max_length))
         if not share_kv:
@@ -59,11 +59,14 @@ class Linformer(Attention):
     def tables(self) -> tuple[nn.Parameter, ...]:
         return (self.E,) if self.share_kv else (self.E, self.F)
 
-    def resample(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int = 1) -> None:
-        """Adapts E and F to images of another size; `num_prefix_tokens` (CLS) come before the cells."""
-        for table in self.tables():
-            table.data = resample_positions(table, 1, old_grid, new_grid, num_prefix_tokens, keep_sum=True)
-        self.max_length = self.E.shape[1]
+    @property
+    def max_length(self) -> int:
+        return self.E.shape[1]
+
+    def resampled(self, old_grid, new_grid, num_prefix_tokens=1):
+        grids = old_grid, new_grid, num_prefix_tokens
+        names = ("E",) if self.share_kv else ("E", "F")
+        return {name: resample_positions(getattr(self, name), 1, *grids, keep_sum=True) for name in names}
 
     def positions(self, x: Tensor, key_mask, position_ids) -> Tensor | slice:
         return table_positions(self.name, self.max_length, x.shape[0], x.shape[2], key_mask, position_ids)

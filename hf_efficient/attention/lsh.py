@@ -15,6 +15,8 @@ from each bucket's start, and A(i) is what precedes i in its bucket's chunk and 
 recurrent state is the last 2C keys and values of each bucket.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -252,5 +254,5 @@ def _wide(x: Tensor) -> Tensor:
 def _take(x: Tensor, index: Tensor) -> Tensor:
     """x (.., N, D), index (.., ·) into N -> (.., ·, D), whole rows at a time."""
     lead, (length, width) = x.shape[:-2], x.shape[-2:]
-    base = torch.arange(lead.numel(), device=x.device).view(*lead, *[1] * (index.dim() - len(lead))) * length
+    base = torch.arange(math.prod(lead), device=x.device).view(*lead, *[1] * (index.dim() - len(lead))) * length
     return x.reshape(-1, width).index_select(0, (index + base).flatten()).view(*index.shape, width)

@@ -38,7 +38,7 @@ class Mixer(Attention):
         check_positive("max_length", max_length)
         token_dim = max(1, max_length // 2) if token_dim is None else token_dim
         check_positive("token_dim", token_dim)
-        self.max_length, self.token_dim = max_length, token_dim
+        self.token_dim = token_dim
         self.W1 = nn.Parameter(torch.empty(token_dim, max_length))
         self.b1 = nn.Parameter(torch.empty(token_dim))
         self.W2 = nn.Parameter(torch.empty(max_length, token_dim))
@@ -53,13 +53,17 @@ class Mixer(Attention):
             nn.init.trunc_normal_(weight, std=0.02)
             nn.init.zeros_(bias)
 
-    def resample(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int = 1) -> None:
-        """Adapts the tables to images of another size; `num_prefix_tokens` (CLS) come before the cells."""
-        where = old_grid, new_grid, num_prefix_tokens
-        self.W1.data = resample_positions(self.W1, 1, *where, keep_sum=True)
-        self.W2.data = resample_positions(self.W2, 0, *where)
-        self.b2.data = resample_positions(self.b2, 0, *where)
-        self.max_length = self.W1.shape[1]
+    @property
+    def max_length(self) -> int:
+        return self.W1.shape[1]
+
+    def resampled(self, old_grid, new_grid, num_prefix_tokens=1):
+        grids = old_grid, new_grid, num_prefix_tokens
+        return {
+            "W1": resample_positions(self.W1, 1, *grids, keep_sum=True),
+            "W2": resample_positions(self.W2, 0, *grids),
+            "b2": resample_positions(self.b2, 0, *grids),
+        }
 
     def forward(self, hidden_states, key_mask=None, position_ids=None, grid=None, state=None, output_attentions=False):
         position_ids = self.check_inputs(hidden_states, key_mask, position_ids, grid, state, output_attentions)

@@ -42,6 +42,11 @@ class _RandomFeatures(FeatureMap):
     def num_features(self, head_dim: int) -> int:
         return self.matrix.shape[0]
 
+    def __call__(self, x: Tensor) -> Tensor:
+        extended = torch.cat([x, x.square().sum(-1, keepdim=True)], -1)
+        product = extended @ self.matrix.to(x.dtype).T
+        return product.relu() + RELU_FLOOR if self.relu else product
+
     def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
         extended = torch.cat([x, x.square().sum(-1, keepdim=True)], -1).flatten(0, -2)
         if out.is_contiguous():

@@ -62,7 +62,7 @@ def resample_positions(
             f"old_grid={tuple(old_grid)} and num_prefix_tokens={num_prefix_tokens} make {num_prefix_tokens + cells} "
             f"positions, but the table has {table.shape[dim]}."
         )
-    entries = table.detach().movedim(dim, -1)  # (..., positions)
+    entries = table.movedim(dim, -1)  # (..., positions)
     prefix, grid = entries.split_with_sizes(
         [num_prefix_tokens, cells, entries.shape[-1] - num_prefix_tokens - cells], -1
     )[:2]

@@ -36,6 +36,14 @@ class RoutedOutput(NamedTuple):
     sparsity: Tensor | None = None  # scalar, with `sparsity` attached: mean over the heads that ran
 
 
+class PickedTokens(NamedTuple):
+    tokens: Tensor  # (B, C, d)
+    position_ids: Tensor  # (B, C)
+    key_mask: Tensor | None  # (B, C), which of them a sample is entitled to, with key_mask
+    index: Tensor  # (B, C, d): where they stood
+    gate: Tensor  # (B, C, 1): σ(r)
+
+
 class HeadRouter(nn.Module):
     """Multi-head attention of which every sample uses the `capacity` heads that suit it best.
 
@@ -93,7 +101,9 @@ class HeadRouter(nn.Module):
     def from_attention(cls, attention: Attention, capacity: int, **options) -> "HeadRouter":
         """The heads of a trained multi-head attention; `options` that it doesn't keep as attributes must be given."""
         kept = {
-            name: getattr(attention, name) for name in attention_options(attention.name) if name in vars(attention)
+            name: value
+            for name in attention_options(attention.name)
+            if isinstance(value := getattr(attention, name, None), bool | int | float | str)
         }
         kept |= {"bias": attention.v_proj.bias is not None, "output_dropout": attention.output_dropout.p, **options}
         output_bias = attention.o_proj.bias
@@ -162,6 +172,14 @@ class HeadRouter(nn.Module):
             self.output_dropout(output), balance, selected, torch.stack(sparsity).mean() if sparsity else None
         )
 
+    def resampled(self, *grids) -> dict[str, Tensor]:
+        """Like `Attention.resampled`, of all heads."""
+        return {
+            f"heads.{index}.{name}": table
+            for index, head in enumerate(self.heads)
+            for name, table in head.resampled(*grids).items()
+        }
+
     def score(self, hidden_states: Tensor, key_mask: Tensor | None) -> Tensor:
         """s (B, H) in float32 or more, from the mean over real tokens"""
         x = F.layer_norm(hidden_states, hidden_states.shape[-1:])
@@ -204,12 +222,15 @@ class TokenRouter(nn.Module):
 
     Args:
         block: (hidden_states, position_ids=...) -> hidden_states, residual connections included. It gets the chosen
-            tokens in their order, with their positions, and `key_mask` if there is one.
+            tokens in their order, with their positions, and `key_mask` if there is one. None for callers that use
+            `pick` and `put_back` themselves.
         capacity: ρ in (0, 1], share of the real tokens.
         num_prefix_tokens: tokens at the front (CLS) that are always chosen; they count among the C.
     """
 
-    def __init__(self, block: Callable[..., Tensor], hidden_size: int, capacity: float, num_prefix_tokens: int = 1):
+    def __init__(
+        self, block: Callable[..., Tensor] | None, hidden_size: int, capacity: float, num_prefix_tokens: int = 1
+    ):
         super().__init__()
         if not 0 < capacity <= 1:
             raise ValueError(f"capacity={capacity!r} is a share of the tokens: it must lie in (0, 1].")
@@ -224,6 +245,16 @@ class TokenRouter(nn.Module):
         self, hidden_states: Tensor, key_mask: Tensor | None = None, position_ids: Tensor | None = None
     ) -> Tensor:
         """(B, N, d) -> (B, N, d)"""
+        picked = self.pick(hidden_states, key_mask, position_ids)
+        where = {"position_ids": picked.position_ids} | (
+            {} if picked.key_mask is None else {"key_mask": picked.key_mask}
+        )
+        return self.put_back(hidden_states, picked, self.block(picked.tokens, **where))
+
+    def pick(
+        self, hidden_states: Tensor, key_mask: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> PickedTokens:
+        """The C tokens of largest r, in their order."""
         batch, length, dim = hidden_states.shape
         scores = self.router(hidden_states).squeeze(-1)  # r (B, N)
         chosen, kept_mask = self.select(scores.detach(), key_mask)  # (B, C)
@@ -231,13 +262,15 @@ class TokenRouter(nn.Module):
             position_ids = position_ids.expand(batch, length)
         positions = token_positions(position_ids, key_mask, batch, length, scores.device).gather(1, chosen)
         index = chosen.unsqueeze(-1).expand(-1, -1, dim)
-        tokens = hidden_states.gather(1, index)  # (B, C, d)
-        where = {"position_ids": positions} | ({} if kept_mask is None else {"key_mask": kept_mask})
-        change = self.block(tokens, **where) - tokens
-        change = scores.gather(1, chosen).sigmoid().unsqueeze(-1) * change
-        if kept_mask is not None:
-            change = change.masked_fill(~kept_mask.unsqueeze(-1), 0)
-        return hidden_states.scatter(1, index, (tokens + change).to(hidden_states.dtype))
+        gate = scores.gather(1, chosen).sigmoid().unsqueeze(-1)
+        return PickedTokens(hidden_states.gather(1, index), positions, kept_mask, index, gate)
+
+    def put_back(self, hidden_states: Tensor, picked: PickedTokens, transformed: Tensor) -> Tensor:
+        """All tokens (B, N, d), the picked ones changed by as much as their gate says."""
+        change = picked.gate * (transformed - picked.tokens)
+        if picked.key_mask is not None:
+            change = change.masked_fill(~picked.key_mask.unsqueeze(-1), 0)
+        return hidden_states.scatter(1, picked.index, (picked.tokens + change).to(hidden_states.dtype))
 
     def select(self, scores: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """(B, N) -> the chosen tokens (B, C), ascending, and with key_mask which of them a sample is entitled to"""
