@@ -1,18 +1,22 @@
 """Efficient transformers that behave like any other Hugging Face model.
 
-Importing this package makes the parameter-free attention mechanisms `attn_implementation` names of transformers'
-models. Neither torch nor transformers' modeling is imported before something needs them.
+Importing this package registers every model with transformers' Auto classes, and makes the parameter-free attention
+mechanisms `attn_implementation` names of transformers' models. Neither torch nor transformers' modeling is imported
+before something needs them.
 """
 
 import importlib
 
 from .deferred import after_import
+from .models import auto
 
 __version__ = "0.1.0"
-__all__ = ["attention", "layers"]
+__all__ = ["attention", "layers", "models", *auto.PUBLIC_NAMES]
 
 
 def __getattr__(name: str):
+    if name in auto.PUBLIC_NAMES:
+        return auto.load(name)
     if name in __all__:
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -25,3 +29,8 @@ def __dir__() -> list[str]:
 after_import(
     "transformers.modeling_utils", lambda: importlib.import_module(".attention.interface", __name__).connect()
 )
+configs = ("transformers.configuration_utils", *auto.CONFIG_MODULES)
+models = ("transformers.modeling_utils", "transformers.modeling_layers", *auto.MODEL_MODULES)
+after_import("transformers.models.auto.configuration_auto", auto.register_configs, needs=configs)
+after_import("transformers.models.auto.image_processing_auto", auto.register_processors, needs=configs)
+after_import("transformers.models.auto.modeling_auto", auto.register_models, needs=(*configs, *models))

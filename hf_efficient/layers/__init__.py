@@ -1,5 +1,6 @@
 """Parts that models share, built on attention mechanisms."""
 
+from .patch_selection import PatchSelector
 from .routing import HeadRouter, RoutedOutput, TokenRouter
 from .sparsity import AttentionSparsity, attach_sparsity
 from .token_pooling import PooledTokens, TokenPooling
@@ -7,6 +8,7 @@ from .token_pooling import PooledTokens, TokenPooling
 __all__ = [
     "AttentionSparsity",
     "HeadRouter",
+    "PatchSelector",
     "PooledTokens",
     "RoutedOutput",
     "TokenPooling",

@@ -1,0 +1,1 @@
+"""Data: what comes in from files, made fit for models."""

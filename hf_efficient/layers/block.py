@@ -1,0 +1,93 @@
+"""The pre-norm transformer block that vision models share, around any attention mechanism:
+
+    h = x + Attention(LN(x)),    y = h + MLP(LN(h))
+
+Weights are named as in transformers' ViT.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .routing import HeadRouter, TokenRouter
+
+
+class BlockOutput(NamedTuple):
+    hidden_states: Tensor  # (B, N, d)
+    sparsity: Tensor | None = None  # scalar, in training with a sparsity regulariser attached
+    balance: Tensor | None = None  # scalar, with head routing
+
+
+class MLP(nn.Module):
+    def __init__(self, hidden_size: int, intermediate_size: int, hidden_act: str):
+        super().__init__()
+        self.activation_fn = ACT2FN[hidden_act]
+        self.fc1 = nn.Linear(hidden_size, intermediate_size)
+        self.fc2 = nn.Linear(intermediate_size, hidden_size)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.fc2(self.activation_fn(self.fc1(hidden_states)))
+
+
+class TransformerBlock(GradientCheckpointingLayer):
+    """
+    Args:
+        attention: an `Attention`, or a `HeadRouter` of which every sample uses some heads.
+        token_router: lets only some tokens through the block, if given.
+    """
+
+    def __init__(
+        self,
+        attention: nn.Module,
+        hidden_size: int,
+        intermediate_size: int,
+        hidden_act: str = "gelu",
+        dropout: float = 0.0,
+        layer_norm_eps: float = 1e-12,
+        token_router: TokenRouter | None = None,
+    ):
+        super().__init__()
+        self.attention, self.token_router = attention, token_router
+        self.layernorm_before = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
+        self.layernorm_after = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
+        self.mlp = MLP(hidden_size, intermediate_size, hidden_act)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_ids: Tensor | None = None,
+        grid: tuple[int, int] | None = None,
+        tables: dict[str, Tensor] | None = None,
+        output_attentions: bool = False,
+    ) -> BlockOutput:
+        """(B, N, d) -> (B, N, d); `tables` stand in for the attention's own (`Attention.resampled`)."""
+        if self.token_router is None:
+            return self.transform(hidden_states, position_ids, grid, tables, output_attentions)
+        picked = self.token_router.pick(hidden_states, position_ids=position_ids)
+        output = self.transform(picked.tokens, picked.position_ids, None, tables, output_attentions)
+        return output._replace(hidden_states=self.token_router.put_back(hidden_states, picked, output.hidden_states))
+
+    def transform(self, hidden_states, position_ids, grid, tables, output_attentions) -> BlockOutput:
+        where = {"position_ids": position_ids, "grid": grid}
+        if output_attentions:
+            if isinstance(self.attention, HeadRouter):
+                raise ValueError("output_attentions: with routing='heads' no sample has the weights of all heads.")
+            where["output_attentions"] = True
+        normed = self.layernorm_before(hidden_states)
+        attended = (
+            functional_call(self.attention, tables, (normed,), where) if tables else self.attention(normed, **where)
+        )
+        hidden_states = hidden_states + self.dropout(attended.hidden_states)
+        hidden_states = hidden_states + self.dropout(self.mlp(self.layernorm_after(hidden_states)))
+        return BlockOutput(hidden_states, attended.sparsity, getattr(attended, "balance", None))
+
+
+def mean_of(values: list[Tensor | None]) -> Tensor | None:
+    """The mean over layers of what they report, if any does."""
+    values = [value for value in values if value is not None]
+    return torch.stack(values).mean() if values else None

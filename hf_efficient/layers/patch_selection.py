@@ -1,0 +1,200 @@
+"""Patch selection (Limone & Iannotti, "HuggingGreen"): which patches of an image are worth computing.
+
+Every patch of p x p pixels gets a value F from its luminance I in [0, 1], and k patches are kept:
+
+    contrast   (max I − min I) / (max I + min I + 1e-8)
+    variance   Σ(I − mean I)² / (p² − 1)
+    entropy    −Σ_b f_b log₂ f_b,    f = shares of the 256 levels round(255·I)
+
+either those of largest F, or a sample without replacement with weights w = F + 1e-6·max F + 1e-12, drawn by the
+Gumbel-top-k trick: the k largest of log w + Gumbel noise have the law of k sequential draws.
+
+Where the paper can't be followed: its contrast has the 1e-8 above the fraction bar, which makes black patches
+infinitely contrasted (here 0); and it speaks of pixel intensities, but its code measures normalised pixels, whose
+contrast has any sign and whose entropy is −∞. Here normalisation is undone first.
+
+The paper keeps the full image more and more often as training goes on: a batch is reduced with the probability
+
+    product        p_e = p₀ / Π_{t=1..e} (1 + r·t)    the authors' code; r=5e-3: .5 falls to .18 at e=20, .001 at e=50
+    inverse_time   p₀ / (1 + r·e)
+    exponential    p₀ · exp(−r·e)
+    linear         p₀ · max(0, 1 − r·e)
+    constant       p₀
+
+after e epochs.
+"""
+
+import math
+import random
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from ..attention.base import check_choice, check_positive
+
+REC_601 = (0.299, 0.587, 0.114)
+HEURISTICS = ("contrast", "variance", "entropy")
+SCHEDULES = ("product", "inverse_time", "exponential", "linear", "constant")
+
+
+class PatchSelector(nn.Module):
+    """Chooses patches; `epoch` and `step` are saved with the weights, so that a resumed run makes the same choices.
+
+    In training one decision is taken per batch, since a batch has one length, from a generator seeded by (seed, step):
+    the same on all ranks. The noise for sampling comes from it too. In evaluation the image stays whole, or, with
+    `select_at_eval`, keeps its k best patches.
+
+    Args:
+        heuristic: "contrast", "variance" or "entropy".
+        top_k: patches kept of `num_patches`; images of another number of patches keep the same share.
+        probabilistic: sample in training; otherwise take the k best.
+        prob, prob_decay_rate, prob_schedule: p₀, r and the formula of p_e.
+        image_mean, image_std: what images were normalised with, per channel.
+    """
+
+    def __init__(
+        self,
+        heuristic: str,
+        patch_size: int,
+        top_k: int,
+        num_patches: int,
+        *,
+        probabilistic: bool = True,
+        prob: float = 0.5,
+        prob_decay_rate: float = 5e-3,
+        prob_schedule: str = "product",
+        select_at_eval: bool = False,
+        seed: int = 0,
+        image_mean: tuple[float, ...] = (0.5, 0.5, 0.5),
+        image_std: tuple[float, ...] = (0.5, 0.5, 0.5),
+    ):
+        super().__init__()
+        check_choice("heuristic", heuristic, HEURISTICS)
+        check_choice("prob_schedule", prob_schedule, SCHEDULES)
+        check_positive("top_k", top_k)
+        if top_k > num_patches:
+            raise ValueError(f"top_k={top_k}, but there are only {num_patches} patches.")
+        self.heuristic, self.patch_size, self.top_k, self.num_patches = heuristic, patch_size, top_k, num_patches
+        self.probabilistic, self.select_at_eval, self.seed = probabilistic, select_at_eval, seed
+        self.prob, self.prob_decay_rate, self.prob_schedule = prob, prob_decay_rate, prob_schedule
+        self.image_mean, self.image_std = tuple(image_mean), tuple(image_std)
+        self.register_buffer("epoch", torch.zeros((), dtype=torch.long))  # completed epochs
+        self.register_buffer("step", torch.zeros((), dtype=torch.long))  # batches seen in training
+
+    def reset_parameters(self) -> None:
+        init.zeros_(self.epoch)
+        init.zeros_(self.step)
+
+    @torch.no_grad()
+    def forward(self, pixel_values: Tensor) -> Tensor | None:
+        """(B, C, H, W) -> which patches to keep, (B, k) ascending, counted row by row; None = all"""
+        patches = pixel_values.shape[2] // self.patch_size * (pixel_values.shape[3] // self.patch_size)
+        kept, noise = self.share_of(patches), None
+        if self.training:
+            applies, noise = self.draw(len(pixel_values), patches)
+        else:
+            applies = self.select_at_eval
+        if not applies or kept == patches:
+            return None
+        scores = self.score(pixel_values)
+        return top_patches(scores if noise is None else log_weights(scores) + noise.to(scores), kept)
+
+    def score(self, pixel_values: Tensor) -> Tensor:
+        """F (B, n) of every patch, row by row"""
+        grey = luminance(pixel_values, self.image_mean, self.image_std)
+        return {"contrast": contrast, "variance": variance, "entropy": entropy}[self.heuristic](grey, self.patch_size)
+
+    @torch.compiler.disable
+    def draw(self, batch: int, patches: int) -> tuple[bool, Tensor | None]:
+        """One step: whether this batch is reduced, and the Gumbel noise (B, n) if it is by sampling."""
+        mixed = random.Random(f"{self.seed} {self.step.item()}").getrandbits(32)  # neighbouring steps are unrelated
+        self.step += 1
+        generator = torch.Generator("cpu").manual_seed(mixed)
+        applies = torch.rand((), generator=generator, device="cpu").item() < self.probability()
+        if not (applies and self.probabilistic):
+            return applies, None
+        return True, -torch.empty(batch, patches, device="cpu").exponential_(generator=generator).log()
+
+    def probability(self, epoch: int | None = None) -> float:
+        """p_e, by default after the epochs completed so far"""
+        epoch = self.epoch.item() if epoch is None else epoch
+        return decayed(self.prob, self.prob_decay_rate, epoch, self.prob_schedule)
+
+    def share_of(self, patches: int) -> int:
+        """k for an image of that many patches"""
+        return self.top_k if patches == self.num_patches else max(1, round(self.top_k / self.num_patches * patches))
+
+    def extra_repr(self) -> str:
+        return (
+            f"heuristic={self.heuristic!r}, top_k={self.top_k}, prob={self.prob}, probabilistic={self.probabilistic}"
+        )
+
+
+def decayed(prob: float, rate: float, epoch: int, schedule: str = "product") -> float:
+    """p_e of the module's formulas."""
+    if schedule == "product":
+        return prob / math.prod(1 + rate * t for t in range(1, epoch + 1))
+    if schedule == "inverse_time":
+        return prob / (1 + rate * epoch)
+    if schedule == "exponential":
+        return prob * math.exp(-rate * epoch)
+    if schedule == "linear":
+        return prob * max(0.0, 1 - rate * epoch)
+    return prob
+
+
+def luminance(pixel_values: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """Normalised (B, C, H, W) -> I (B, H, W) in [0, 1]: Rec. 601 of three channels, else their mean"""
+    channels = pixel_values.shape[1]
+    x = pixel_values.to(torch.promote_types(pixel_values.dtype, torch.float32))
+    weight = REC_601 if channels == 3 else (1 / channels,) * channels
+    mean, std, weight = (x.new_tensor(values).view(-1, 1, 1) for values in (mean, std, weight))
+    grey = torch.addcmul(mean, x, std).clamp_(0, 1).mul_(weight).sum(1)
+    if grey.device.type == "cpu" and not torch.compiler.is_compiling() and grey.sum().isnan():
+        raise ValueError("pixel_values holds NaN: patches can't be ranked.")  # elsewhere looking would cost a sync
+    return grey
+
+
+def split_patches(grey: Tensor, patch_size: int) -> Tensor:
+    """(B, H, W) -> (B, h, p, w, p)"""
+    return grey.unflatten(2, (-1, patch_size)).unflatten(1, (-1, patch_size))
+
+
+def contrast(grey: Tensor, patch_size: int) -> Tensor:
+    """(B, H, W) -> (B, n)"""
+    patches = split_patches(grey, patch_size)
+    high, low = patches.amax(2).amax(-1), patches.amin(2).amin(-1)  # rows first: reading memory in order is 10x faster
+    return ((high - low) / (high + low + 1e-8)).flatten(1)
+
+
+def variance(grey: Tensor, patch_size: int) -> Tensor:
+    """(B, H, W) -> (B, n)"""
+    patches = split_patches(grey, patch_size)
+    mean = patches.mean(2).mean(-1)[:, :, None, :, None]
+    return (patches - mean).square_().sum(2).sum(-1).flatten(1) / max(patch_size**2 - 1, 1)
+
+
+def entropy(grey: Tensor, patch_size: int) -> Tensor:
+    """(B, H, W) -> (B, n)"""
+    levels = split_patches((grey * 255).round_().long().clamp_(0, 255), patch_size)
+    levels = levels.transpose(2, 3).flatten(3).flatten(1, 2)  # (B, n, p²)
+    counts = grey.new_zeros(*levels.shape[:2], 256)
+    counts.scatter_add_(2, levels, counts.new_ones(()).expand(levels.shape))
+    mean_log = (counts.clamp_min(1).log2_() * counts).sum(-1) / patch_size**2
+    return (math.log2(patch_size**2) - mean_log).clamp_min(0)
+
+
+def log_weights(scores: Tensor) -> Tensor:
+    """log w (B, n): patches of F = 0 stay possible, and an image of nothing else is sampled evenly"""
+    return (scores + 1e-6 * scores.amax(1, keepdim=True) + 1e-12).log()
+
+
+def top_patches(scores: Tensor, k: int) -> Tensor:
+    """The k largest of (B, n), as ascending indices (B, k); among equals the first ones"""
+    scores = scores.nan_to_num(nan=-torch.inf)
+    least = scores.topk(k).values[:, -1:]  # no stable sort, which ONNX lacks: ties are counted instead
+    above, equal = scores > least, scores == least
+    kept = above | (equal & (equal.cumsum(1) <= k - above.sum(1, keepdim=True)))
+    places = torch.arange(scores.shape[1], device=scores.device)
+    return torch.where(kept, places, len(places)).sort(1).values[:, :k]

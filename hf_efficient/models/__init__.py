@@ -1,0 +1,1 @@
+"""The model families, one folder each: a config, and the models that transformers' Auto classes find."""

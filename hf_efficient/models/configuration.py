@@ -1,0 +1,204 @@
+"""What the configs of all families share: strict fields, no unknown keys, an attention mechanism by name.
+
+Light enough to be imported while transformers itself is being imported: no modeling code.
+"""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import field, fields
+from functools import wraps
+
+from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
+from transformers.activations import ACT2FN
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.generation.configuration_utils import GenerationConfig
+
+from ..attention import attention_options, get_attention, list_attentions
+
+# What transformers itself writes into a config.json or passes to a config, beyond its fields, today and in version 4.
+TRANSFORMERS_KEYS = {
+    *("add_cross_attention", "attn_implementation", "auto_map", "bos_token_id", "cross_attention_hidden_size"),
+    *("custom_pipelines", "decoder_start_token_id", "eos_token_id", "experts_implementation", "finetuning_task"),
+    *("is_decoder", "model_type", "name_or_path", "pad_token_id", "per_layer_config", "prefix", "pruned_heads"),
+    *("quantization_config", "sep_token_id", "task_specific_params", "tf_legacy_loss", "tie_encoder_decoder"),
+    *("tie_last_hidden_states", "tie_word_embeddings", "tokenizer_class", "torchscript", "use_bfloat16", "use_cache"),
+}
+
+
+class ConfigError(StrictDataclassError, ValueError):
+    """What is wrong with a config; huggingface_hub's own error is no `ValueError`."""
+
+
+def strict_config(cls: type) -> type:
+    """`@strict`, with errors that name the config and are `ValueError`s."""
+    cls = strict(cls)
+    cls.__init__, cls.__setattr__ = _explain(cls.__init__), _explain(cls.__setattr__)
+    cls.validate = _explain(cls.validate)
+    cls.validate.__is_defined_by_strict_decorator__ = True
+    return cls
+
+
+def _explain(method: Callable) -> Callable:
+    @wraps(method)
+    def wrapper(self, *args, **kwargs):
+        try:
+            return method(self, *args, **kwargs)
+        except ConfigError:
+            raise
+        except (StrictDataclassError, ValueError) as error:
+            reason = error.__cause__ if isinstance(error, StrictDataclassError) and error.__cause__ else error
+            raise ConfigError(f"{type(self).__name__}: {reason}") from error
+
+    return wrapper
+
+
+@strict_config
+class EfficientConfig(PreTrainedConfig):
+    """Base of every config.
+
+    Args:
+        attention: a registered mechanism.
+        attention_options: its options, what `build_attention` takes beyond sizes.
+    """
+
+    attention: str = "softmax"
+    attention_options: dict = field(default_factory=dict)
+
+    def __post_init__(self, **kwargs):
+        self.refuse_unknown(kwargs)
+        num_labels = kwargs.get("num_labels")
+        if self.id2label is not None and num_labels is not None and len(self.id2label) != num_labels:
+            raise ValueError(f"num_labels={num_labels}, but id2label names {len(self.id2label)} labels.")
+        super().__post_init__(**kwargs)
+        if self.label2id is None and self.id2label is not None:
+            self.label2id = {label: index for index, label in self.id2label.items()}
+
+    @classmethod
+    def from_dict(cls, config_dict: dict, **kwargs):
+        """What is given beside a stored config goes before it: a new number of labels does away with the old names."""
+        if kwargs.get("num_labels") is not None or kwargs.get("id2label") is not None:
+            config_dict = {key: value for key, value in config_dict.items() if key not in ("id2label", "label2id")}
+            config_dict |= {key: kwargs.pop(key) for key in ("id2label", "label2id") if key in kwargs}
+        found = super().from_dict(config_dict, **kwargs)
+        (found[0] if isinstance(found, tuple) else found).validate()
+        return found
+
+    def refuse_unknown(self, kwargs: dict) -> None:
+        own = {f.name for f in fields(self)}
+        known = own | TRANSFORMERS_KEYS | set(GenerationConfig._get_default_generation_params())
+        for key in kwargs:
+            if key not in known and not key.startswith("_") and not hasattr(type(self), key):
+                close = difflib.get_close_matches(key, own, 1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(own))}."
+                raise ValueError(f"unknown key {key!r}; {hint}")
+
+    def validate_labels(self):
+        if self.id2label is not None and set(self.id2label) != set(range(len(self.id2label))):
+            raise ValueError(f"id2label must have the keys 0 to {len(self.id2label) - 1}, got {list(self.id2label)}.")
+
+    def validate_attention(self):
+        if self.attention not in list_attentions():
+            raise ValueError(f"attention={self.attention!r} is unknown; known: {', '.join(list_attentions())}.")
+        if reason := self.misfit(self.attention):
+            fitting = ", ".join(name for name in list_attentions() if not self.misfit(name))
+            raise ValueError(f"attention={self.attention!r} {reason}. Mechanisms that fit: {fitting}.")
+        for option in self.attention_options:
+            if option not in (valid := attention_options(self.attention)):
+                raise ValueError(
+                    f"attention_options has no {option!r} for '{self.attention}' attention; "
+                    f"valid: {', '.join(sorted(valid))}."
+                )
+
+    def misfit(self, name: str) -> str | None:
+        """Why a mechanism can't be used with the other fields ("needs ..."), or None if it can."""
+        return None
+
+    def validate_positive(self):
+        for name in self.positive_fields():
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name}={value!r} must be positive.")
+
+    def positive_fields(self) -> tuple[str, ...]:
+        """Names of the fields that must be above 0."""
+        return ()
+
+
+@strict_config
+class VisionTransformerConfig(EfficientConfig):
+    """transformers' ViT fields, and:
+
+    Args:
+        head_dim: of each head; by default hidden_size / num_attention_heads.
+        use_cls_token: a learned token before the patches. Without one images are pooled by the mean, and mechanisms
+            that need a whole grid of tokens (axial, window) fit.
+    """
+
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    head_dim: int | None = None
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float | int = 0.0
+    attention_probs_dropout_prob: float | int = 0.0
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    image_size: int | list[int] | tuple[int, int] = 224
+    patch_size: int = 16
+    num_channels: int = 3
+    qkv_bias: bool = True
+    use_cls_token: bool = True
+
+    @property
+    def image_shape(self) -> tuple[int, int]:
+        """Rows and columns of pixels."""
+        return (self.image_size,) * 2 if isinstance(self.image_size, int) else tuple(self.image_size)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return tuple(pixels // self.patch_size for pixels in self.image_shape)
+
+    @property
+    def num_patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        return int(self.use_cls_token)
+
+    def positive_fields(self):
+        sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "intermediate_size")
+        return (*sizes, "patch_size", "num_channels", "layer_norm_eps", "initializer_range")
+
+    def validate_shape(self):
+        if len(self.image_shape) != 2 or min(self.image_shape) <= 0:
+            raise ValueError(f"image_size={self.image_size!r} must be a positive size, or (height, width).")
+        if self.patch_size > 0 and any(pixels % self.patch_size for pixels in self.image_shape):
+            raise ValueError(f"image_size={self.image_size!r} must be a multiple of patch_size={self.patch_size}.")
+        if self.head_dim is None and self.num_attention_heads > 0 and self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} does not divide by num_attention_heads={self.num_attention_heads}: "
+                "choose a divisor, or give head_dim."
+            )
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(f"hidden_act={self.hidden_act!r} is unknown; known: {', '.join(sorted(ACT2FN))}.")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r} must lie in [0, 1).")
+
+    def misfit(self, name):
+        if get_attention(name).needs_grid and self.use_cls_token:
+            return "needs a grid of patches without CLS: set use_cls_token=False"
+        return None
+
+    def options_of_layer(self, index: int) -> dict:
+        """What layer `index` passes to `build_attention`."""
+        options = {"bias": self.qkv_bias, "dropout": self.attention_probs_dropout_prob, "layer_idx": index}
+        if self.head_dim is not None:
+            options["head_dim"] = self.head_dim
+        if "max_length" in attention_options(self.attention):
+            options["max_length"] = self.num_prefix_tokens + self.num_patches
+        return {**options, **self.attention_options}

@@ -1,0 +1,121 @@
+"""The Vision Transformer (Dosovitskiy et al. 2021) with any attention, shared by KerformerViT and HuggingGreenViT.
+
+Weights are named as in transformers' ViT, whose checkpoints load: with `attention="softmax"` the logits are equal.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from ..attention import Attention, build_attention
+from ..layers.block import TransformerBlock, mean_of
+from ..layers.patch_embedding import ImageEmbeddings
+from ..layers.routing import TokenRouter
+from .base import EfficientPreTrainedModel
+from .configuration import VisionTransformerConfig
+
+# transformers' ViT, whatever its modules are called today, is stored under these names.
+STORED_VIT_NAMES = {
+    r"encoder\.layer\.": "layers.",
+    r"attention\.attention\.query": "attention.q_proj",
+    r"attention\.attention\.key": "attention.k_proj",
+    r"attention\.attention\.value": "attention.v_proj",
+    r"attention\.output\.dense": "attention.o_proj",
+    r"intermediate\.dense": "mlp.fc1",
+    r"(?<!attention\.)output\.dense": "mlp.fc2",
+}
+
+
+class EncodedImage(NamedTuple):
+    hidden_states: Tensor  # (B, N, d), before the final norm
+    grid: tuple[int, int]  # rows and columns of patches in the whole image
+    sparsity: Tensor | None  # mean over layers, in training with a sparsity regulariser
+    balance: Tensor | None  # mean over layers, with head routing
+
+
+class VisionTransformerPreTrainedModel(EfficientPreTrainedModel):
+    config: VisionTransformerConfig
+    base_model_prefix = "vit"
+    main_input_name = "pixel_values"
+    input_modalities = ("image",)
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["ImageEmbeddings", "TransformerBlock"]
+    _input_embed_layer = "patch_embeddings"
+    _can_record_outputs = {"hidden_states": TransformerBlock, "attentions": Attention}
+
+    @classmethod
+    def from_pretrained(cls, *args, key_mapping: dict[str, str] | None = None, **kwargs):
+        return super().from_pretrained(*args, key_mapping=key_mapping or STORED_VIT_NAMES, **kwargs)
+
+    def save_pretrained(self, *args, save_original_format: bool = False, **kwargs):
+        return super().save_pretrained(*args, save_original_format=save_original_format, **kwargs)
+
+
+class VisionTransformerModel(VisionTransformerPreTrainedModel):
+    """Embeddings and layers; families add what they do with the tokens."""
+
+    def __init__(self, config: VisionTransformerConfig, use_mask_token: bool = False):
+        super().__init__(config)
+        self.embeddings = ImageEmbeddings(
+            config.image_shape,
+            config.patch_size,
+            config.num_channels,
+            config.hidden_size,
+            dropout=config.hidden_dropout_prob,
+            use_cls_token=config.use_cls_token,
+            use_mask_token=use_mask_token,
+            initializer_range=config.initializer_range,
+        )
+        self.layers = nn.ModuleList(self.build_block(index) for index in range(config.num_hidden_layers))
+        self.layernorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def build_block(self, index: int) -> TransformerBlock:
+        config = self.config
+        return TransformerBlock(
+            self.build_attention(index),
+            config.hidden_size,
+            config.intermediate_size,
+            hidden_act=config.hidden_act,
+            dropout=config.hidden_dropout_prob,
+            layer_norm_eps=config.layer_norm_eps,
+            token_router=self.build_token_router(),
+        )
+
+    def build_attention(self, index: int) -> nn.Module:
+        config = self.config
+        return build_attention(
+            config.attention, config.hidden_size, config.num_attention_heads, **config.options_of_layer(index)
+        )
+
+    def build_token_router(self) -> TokenRouter | None:
+        """Lets only some tokens through a block, in families that do so."""
+        return None
+
+    def encode(
+        self,
+        pixel_values: Tensor,
+        patch_indices: Tensor | None = None,
+        bool_masked_pos: Tensor | None = None,
+        interpolate_pos_encoding: bool | None = None,
+        output_attentions: bool | None = None,
+    ) -> EncodedImage:
+        """pixel_values (B, C, H, W) through all layers; only the patches `patch_indices` (B, k), if given."""
+        if pixel_values is None:
+            raise ValueError("pixel_values is missing: a batch of images (batch, channels, height, width) is needed.")
+        output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
+        hidden_states, position_ids, grid = self.embeddings(
+            pixel_values.to(self.embeddings.patch_embeddings.projection.weight.dtype),
+            patch_indices=patch_indices,
+            bool_masked_pos=bool_masked_pos,
+            interpolate_pos_encoding=bool(interpolate_pos_encoding),
+        )
+        sparsity, balance = [], []
+        for layer in self.layers:
+            tables = None
+            if grid != self.embeddings.grid:
+                tables = layer.attention.resampled(self.embeddings.grid, grid, self.embeddings.num_prefix_tokens)
+            output = layer(hidden_states, position_ids, grid, tables, bool(output_attentions))
+            hidden_states = output[0]
+            sparsity.append(output[1])
+            balance.append(output[2])
+        return EncodedImage(hidden_states, grid, mean_of(sparsity), mean_of(balance))

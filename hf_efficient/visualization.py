@@ -1,0 +1,107 @@
+"""Pictures of what the models look at, each as a PIL image.
+
+draw_kept_patches    the patches that a heuristic keeps (HuggingGreen, Figures 2-4)
+draw_context_scores  where MobileViTv2's context comes from, at one output stride (its Figures 5 and 8)
+draw_rollout         which patches CLS has drawn from, through all layers (Abnar & Zuidema 2020)
+"""
+
+import torch
+from PIL import Image, ImageDraw, ImageOps
+from torch import Tensor, nn
+
+BACKGROUND = (255, 255, 255)
+SCALE = {"black": (12, 8, 60), "mid": (214, 60, 90), "white": (255, 244, 170)}  # dark blue, red, light yellow
+
+
+def draw_kept_patches(image: Image.Image, patch_indices: Tensor, grid: tuple[int, int]) -> Image.Image:
+    """The image with all patches but those in `patch_indices` (k,), counted row by row, faded out."""
+    rows, columns = grid
+    kept = torch.zeros(rows * columns, dtype=torch.uint8)
+    if patch_indices.numel() and not 0 <= int(patch_indices.min()) <= int(patch_indices.max()) < rows * columns:
+        raise ValueError(f"patch_indices must lie in 0 to {rows * columns - 1}, as grid={tuple(grid)}.")
+    kept[patch_indices.cpu()] = 255
+    mask = Image.fromarray(kept.view(rows, columns).numpy()).resize(image.size, Image.Resampling.NEAREST)
+    image = image.convert("RGB")
+    faded = Image.blend(image.convert("L").convert("RGB"), Image.new("RGB", image.size, BACKGROUND), 0.85)
+    return Image.composite(image, faded, mask)
+
+
+def draw_heat(image: Image.Image, heat: Tensor, opacity: float = 0.6) -> Image.Image:
+    """`heat` (rows, columns), smallest to largest from blue over red to yellow, over the image."""
+    heat = heat.detach().float().cpu()
+    heat = (heat - heat.min()) / (heat.max() - heat.min()).clamp_min(1e-12)
+    grey = Image.fromarray((255 * heat).byte().numpy()).resize(image.size, Image.Resampling.BICUBIC)
+    return Image.blend(image.convert("RGB"), ImageOps.colorize(grey, **SCALE), opacity)
+
+
+@torch.no_grad()
+def attention_rollout(attentions: tuple[Tensor, ...]) -> Tensor:
+    """How much of each token every token holds after all layers: Π_l (A_l + I) / 2 with A_l the mean over heads.
+
+    attentions: (B, H, N, N) of each layer -> (B, N, N), rows sum to 1
+    """
+    if not attentions:
+        raise ValueError("attentions is empty: call the model with output_attentions=True.")
+    rollout = None
+    for attention in attentions:
+        mean = attention.float().mean(1)
+        step = (mean + torch.eye(mean.shape[-1], device=mean.device)) / 2
+        rollout = step if rollout is None else step @ rollout
+    return rollout
+
+
+@torch.no_grad()
+def draw_rollout(model: nn.Module, pixel_values: Tensor, image: Image.Image) -> Image.Image:
+    """Attention rollout from CLS (the mean over tokens where there is none) to the patches of one image.
+
+    Args:
+        model: a ViT of ours or of transformers (with attn_implementation="eager").
+        pixel_values: (1, C, H, W), the image as the model sees it.
+        image: what to draw on.
+    """
+    was_training = model.training
+    output = model.eval()(pixel_values=pixel_values, output_attentions=True)
+    model.train(was_training)
+    grid = tuple(size // model.config.patch_size for size in pixel_values.shape[2:])
+    rollout = attention_rollout(output.attentions)[0]  # (N, N)
+    prefix = len(rollout) - grid[0] * grid[1]
+    if prefix < 0:
+        raise ValueError(f"the model saw {len(rollout)} tokens of {grid[0] * grid[1]} patches: switch selection off.")
+    source = rollout[0] if prefix else rollout.mean(0)
+    return draw_heat(image, source[prefix:].view(grid))
+
+
+@torch.no_grad()
+def draw_context_scores(model: nn.Module, pixel_values: Tensor, image: Image.Image, stride: int) -> Image.Image:
+    """MobileViTv2's context scores of one image: how much each pixel of a feature map gives to the context vector.
+
+    Args:
+        model: a MobileViTv2 with separable attention.
+        pixel_values: (1, C, H, W), the image as the model sees it.
+        image: what to draw on.
+        stride: pixels of the image per pixel of the map, of 8, 16 and 32; the last layer at that stride is drawn.
+    """
+    was_training = model.training
+    output = model.eval()(pixel_values=pixel_values, output_attentions=True)
+    model.train(was_training)
+    maps = {round(pixel_values.shape[2] / scores.shape[2]): scores for scores in output.attentions}
+    if stride not in maps:
+        raise ValueError(f"stride={stride}: the model has context scores at strides {', '.join(map(str, maps))}.")
+    return draw_heat(image, maps[stride][0].mean(0))  # over latent tokens
+
+
+def contact_sheet(rows: list[tuple[str, list[Image.Image]]], titles: list[str], cell: int = 192) -> Image.Image:
+    """Rows of pictures with their names, under column titles."""
+    margin, header = 96, 24
+    columns = max(len(pictures) for _, pictures in rows)
+    sheet = Image.new("RGB", (margin + columns * (cell + 4), header + len(rows) * (cell + 4)), BACKGROUND)
+    draw = ImageDraw.Draw(sheet)
+    for column, title in enumerate(titles):
+        draw.text((margin + column * (cell + 4), 6), title, fill="black")
+    for row, (name, pictures) in enumerate(rows):
+        top = header + row * (cell + 4)
+        draw.text((4, top + cell // 2), name, fill="black")
+        for column, picture in enumerate(pictures):
+            fitted = ImageOps.contain(picture, (cell, cell))
+            sheet.paste(fitted, (margin + column * (cell + 4), top))
+    return sheet

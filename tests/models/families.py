@@ -1,0 +1,77 @@
+"""The models under test: a tiny config of every family, and every head that its Auto classes serve."""
+
+import torch
+
+import hf_efficient
+from hf_efficient.models.auto import FAMILIES
+
+VIT = {
+    "image_size": 32,
+    "patch_size": 8,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "num_labels": 5,
+}
+TINY = {
+    "kerformer_vit": VIT,
+    "hugginggreen_vit": {**VIT, "heuristic": "variance", "top_k": 9, "num_queries": 4},
+    "mobilevit_v2": {
+        "image_size": 64,
+        "width_multiplier": 0.25,
+        "n_attn_blocks": [1, 1, 1],
+        "base_attn_unit_dims": [64, 64, 64],
+        "aspp_out_channels": 16,
+        "num_labels": 5,
+    },
+}
+VISION = [name for name in FAMILIES if name in TINY]
+HEADS = [(family, auto) for family in VISION for auto in FAMILIES[family].models if auto != "AutoBackbone"]
+
+
+def head_id(head) -> str:
+    family, auto = head
+    return f"{family}-{FAMILIES[family].models[auto]}"
+
+
+def tiny_config(family: str, **fields):
+    return getattr(hf_efficient, FAMILIES[family].config)(**{**TINY[family], **fields})
+
+
+def tiny_model(family: str, auto: str = "AutoModel", **fields):
+    torch.manual_seed(0)
+    return getattr(hf_efficient, FAMILIES[family].classes()[auto])(tiny_config(family, **fields)).eval()
+
+
+def images(config, batch: int = 3):
+    size = config.image_size
+    return torch.randn(batch, config.num_channels, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def inputs(model, batch: int = 3, labels: bool = False) -> dict:
+    """A batch, with what the head needs to compute a loss if asked."""
+    config, name = model.config, type(model).__name__
+    batch_inputs = {"pixel_values": images(config, batch)}
+    generator = torch.Generator().manual_seed(2)
+    if name.endswith("ForMaskedImageModeling"):
+        batch_inputs["bool_masked_pos"] = torch.rand(batch, config.num_patches, generator=generator) < 0.5
+    elif labels and name.endswith("ForImageClassification"):
+        batch_inputs["labels"] = torch.randint(config.num_labels, (batch,), generator=generator)
+    elif labels and name.endswith("ForSemanticSegmentation"):
+        shape = (batch, config.image_size, config.image_size)
+        batch_inputs["labels"] = torch.randint(config.num_labels, shape, generator=generator)
+    elif labels and name.endswith("ForObjectDetection"):
+        batch_inputs["labels"] = [
+            {"class_labels": torch.tensor([i % config.num_labels]), "boxes": torch.tensor([[0.5, 0.4, 0.3, 0.2]])}
+            for i in range(batch)
+        ]
+    return batch_inputs
+
+
+def main_output(output) -> torch.Tensor:
+    """What the head is for."""
+    for name in ("logits", "reconstruction", "last_hidden_state"):
+        if output.get(name) is not None:
+            return output[name]
+    raise AssertionError(f"no main output among {list(output)}")

@@ -1,0 +1,88 @@
+"""torch.export, ONNX and torch.compile: the same numbers as eager, at batch sizes that were not traced."""
+
+import numpy as np
+import pytest
+import torch
+from families import HEADS, head_id, images, inputs, main_output, tiny_model
+from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
+
+from hf_efficient.attention import list_attentions
+
+GRID = ("axial", "window")
+pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters below us warn about themselves
+
+
+def stirred(family, auto, **fields):
+    model = tiny_model(family, auto, **fields)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.02)
+    return model
+
+
+@pytest.mark.parametrize("attention", list_attentions())
+def test_every_mechanism_exports(attention):
+    fields = {"attention": attention, "use_cls_token": attention not in GRID}
+    model = stirred("kerformer_vit", "AutoModelForImageClassification", **fields)
+    pixels = images(model.config, 5)
+    with torch.no_grad():
+        batch = {"pixel_values": {0: torch.export.Dim("batch", min=1, max=64)}}
+        program = torch.export.export(model, (), {"pixel_values": pixels[:2]}, dynamic_shapes=batch)
+        torch.testing.assert_close(
+            program.module()(pixel_values=pixels)["logits"], model(pixels).logits, atol=1e-5, rtol=1e-5
+        )
+
+
+def to_onnx(model, path):
+    import onnxruntime
+
+    OnnxExporter().export(model, inputs(model, batch=2), config=OnnxConfig(dynamic=True)).save(path)
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("head", HEADS, ids=head_id)
+def test_onnx_runtime_agrees(head, tmp_path):
+    model = stirred(*head)
+    session = to_onnx(model, tmp_path / "model.onnx")
+    batch = inputs(model, batch=5)
+    expected = model(**batch)
+    # The exporter marks names that are both an input's and an output's.
+    feed = {node.name: batch[node.name.removeprefix("input.")].numpy() for node in session.get_inputs()}
+    for node, value in zip(session.get_outputs(), session.run(None, feed), strict=True):
+        name = node.name.removeprefix("output.")
+        if name in expected and expected[name] is not None:
+            np.testing.assert_allclose(value, expected[name].detach().numpy(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "performer", "linformer", "gaussian_mixture"])
+def test_onnx_of_other_mechanisms(attention, tmp_path):
+    model = stirred("kerformer_vit", "AutoModelForImageClassification", attention=attention)
+    session = to_onnx(model, tmp_path / "model.onnx")
+    pixels = images(model.config, 5)
+    (logits,) = session.run(None, {"pixel_values": pixels.numpy()})
+    np.testing.assert_allclose(logits, model(pixels).logits.detach().numpy(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("head", HEADS, ids=head_id)
+def test_compiled_is_equal(head):
+    model = stirred(*head)
+    batch = inputs(model)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(main_output(compiled(**batch)), main_output(model(**batch)), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["kerformer", "performer", "softmax", "linear_elu"])
+def test_compiled_training_has_equal_gradients(attention):
+    model = stirred("kerformer_vit", "AutoModelForImageClassification", attention=attention)
+    batch = inputs(model, labels=True)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager")
+    grads = []
+    for run in (model, compiled):
+        model.zero_grad()
+        run(**batch).loss.backward()
+        grads.append([p.grad.clone() for p in model.parameters()])
+    for eager, other in zip(*grads, strict=True):
+        torch.testing.assert_close(eager, other, atol=1e-5, rtol=1e-4)

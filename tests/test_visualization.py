@@ -1,0 +1,79 @@
+"""Pictures show what they say: known inputs give known pixels."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import ViTConfig, ViTModel
+
+from hf_efficient import KerformerViTConfig, KerformerViTModel
+from hf_efficient.visualization import (
+    attention_rollout,
+    contact_sheet,
+    draw_heat,
+    draw_kept_patches,
+    draw_rollout,
+)
+
+RED = Image.new("RGB", (40, 20), (200, 0, 0))
+SIZES = {
+    "image_size": 32,
+    "patch_size": 8,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
+
+
+def test_kept_patches_keep_their_pixels_and_others_fade():
+    pixels = np.asarray(draw_kept_patches(RED, torch.tensor([1, 6]), (2, 4)))
+    kept = (pixels == (200, 0, 0)).all(-1)
+    expected = np.zeros((20, 40), dtype=bool)
+    expected[:10, 10:20] = True  # patch 1: first row, second column
+    expected[10:, 20:30] = True  # patch 6: second row, third column
+    assert np.array_equal(kept, expected)
+    assert pixels[~kept].min() > 200
+
+
+def test_kept_patches_must_exist():
+    with pytest.raises(ValueError, match="patch_indices must lie in 0 to 7"):
+        draw_kept_patches(RED, torch.tensor([8]), (2, 4))
+
+
+def test_heat_is_brightest_where_it_is_largest():
+    heat = torch.zeros(4, 8)
+    heat[3, 7] = 5.0
+    pixels = np.asarray(draw_heat(RED, heat, opacity=1.0)).astype(int).sum(-1)
+    assert np.unravel_index(pixels.argmax(), pixels.shape) >= (15, 35)
+    assert pixels[0, 0] < pixels[-1, -1]
+    assert draw_heat(RED, torch.ones(2, 2)).size == RED.size  # a flat map is no error
+
+
+def test_rollout_is_the_product_of_the_layers():
+    layers = [torch.rand(1, 2, 3, 3).softmax(-1) for _ in range(3)]
+    expected = torch.eye(3)
+    for layer in layers:
+        expected = (0.5 * layer[0].mean(0) + 0.5 * torch.eye(3)) @ expected
+    torch.testing.assert_close(attention_rollout(layers)[0], expected)
+    torch.testing.assert_close(attention_rollout(layers).sum(-1), torch.ones(1, 3))
+    with pytest.raises(ValueError, match="output_attentions=True"):
+        attention_rollout(())
+
+
+@pytest.mark.parametrize("use_cls_token", [True, False])
+def test_rollout_of_our_vit(use_cls_token):
+    model = KerformerViTModel(KerformerViTConfig(**SIZES, use_cls_token=use_cls_token)).train()
+    assert draw_rollout(model, torch.randn(1, 3, 32, 32), RED).size == RED.size
+    assert model.training
+
+
+def test_rollout_of_transformers_vit():
+    model = ViTModel(ViTConfig(**SIZES, attn_implementation="eager"))
+    assert draw_rollout(model, torch.randn(1, 3, 32, 32), RED).size == RED.size
+
+
+def test_contact_sheet_holds_every_picture():
+    sheet = contact_sheet([("a", [RED, RED]), ("b", [RED])], ["one", "two"], cell=40)
+    red = (np.asarray(sheet) == (200, 0, 0)).all(-1).sum()
+    assert red == 3 * 40 * 20
