@@ -52,7 +52,7 @@ PUBLIC_NAMES = {
     for model_type, family in FAMILIES.items()
     for kind, names in (("configuration", [family.config]), ("modeling", family.classes().values()))
     for name in names
-} | {"image_processor_for": "hf_efficient.models.processing"}
+} | {"image_processor_for": "hf_efficient.data.processing"}
 
 CONFIG_MODULES = tuple(f"hf_efficient.models.{name}.configuration_{name}" for name in FAMILIES)
 MODEL_MODULES = tuple(f"hf_efficient.models.{name}.modeling_{name}" for name in FAMILIES)

@@ -120,7 +120,7 @@ def test_top_patches_are_the_largest_and_ties_go_to_the_first():
     assert top_patches(scores, 3).tolist() == [[1, 2, 3], [0, 1, 2], [1, 2, 4]]
     scores = torch.randint(0, 6, (50, 20)).float()
     for k in (1, 7, 20):
-        expected = scores.argsort(1, descending=True, stable=True)[:, :k].sort(1).values
+        expected = scores.argsort(dim=1, descending=True, stable=True)[:, :k].sort(1).values
         assert torch.equal(top_patches(scores, k), expected)
 
 

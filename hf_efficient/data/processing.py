@@ -1,0 +1,68 @@
+"""The image processor that belongs to a model: one of transformers' own, which loads anywhere without our code.
+
+What `image_processor_for` returns is careful besides: an image without pixels is an error, and 16-bit grey is scaled
+(`to_rgb`). Saved, it is transformers' processor and nothing else; loaded again, it is as careful as that.
+"""
+
+from PIL import Image
+from transformers import DetrImageProcessorPil, MobileViTImageProcessorPil, ViTImageProcessorPil
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.image_processing_utils import BaseImageProcessor
+
+from .images import to_rgb
+
+
+class _Careful:
+    def process_image(self, image, *args, **kwargs):
+        if isinstance(image, Image.Image) and (0 in image.size or image.mode.startswith("I;16")):
+            image = to_rgb(image)
+        return super().process_image(image, *args, **kwargs)
+
+    def to_dict(self) -> dict:
+        name = type(self).__mro__[2].__name__.removesuffix("Pil")
+        return {**super().to_dict(), "image_processor_type": name}
+
+
+class CarefulViTImageProcessor(_Careful, ViTImageProcessorPil):
+    pass
+
+
+class CarefulMobileViTImageProcessor(_Careful, MobileViTImageProcessorPil):
+    pass
+
+
+class CarefulDetrImageProcessor(_Careful, DetrImageProcessorPil):
+    pass
+
+
+TASKS = {
+    "image-classification": CarefulViTImageProcessor,
+    "object-detection": CarefulDetrImageProcessor,
+    "image-segmentation": CarefulMobileViTImageProcessor,
+}
+
+
+def image_processor_for(config: PreTrainedConfig, task: str = "image-classification", **options) -> BaseImageProcessor:
+    """A processor for a model's config: any image becomes RGB of `image_size`, scaled and normalised.
+
+    Args:
+        task: a pipeline's name. Processors for detection and segmentation bring that pipeline's post-processing.
+        options: of the processor, over what follows from the config.
+
+    Example:
+        >>> processor = image_processor_for(model.config)
+        >>> processor.save_pretrained(directory)  # beside the weights
+    """
+    if task not in TASKS:
+        raise ValueError(f"unknown task {task!r}; known: {', '.join(TASKS)}.")
+    height, width = (config.image_size,) * 2 if isinstance(config.image_size, int) else config.image_size
+    fields = {"size": {"height": height, "width": width}, "do_convert_rgb": config.num_channels == 3}
+    if task == "image-segmentation":
+        fields |= {"do_center_crop": False, "do_flip_channel_order": False}
+    else:
+        statistics = [0.5] * config.num_channels
+        for name in ("image_mean", "image_std"):
+            fields[name] = getattr(config, name, None) or statistics
+    if task == "object-detection":
+        fields["do_pad"] = False
+    return TASKS[task](**{**fields, **options})

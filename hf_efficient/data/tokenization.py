@@ -1,0 +1,113 @@
+"""Tokenizers at three levels, fitted on the training split only, as `PreTrainedTokenizerFast`s.
+
+byte   256 tokens, one per byte: any text, no training, and the id is the byte
+bpe    byte-level byte-pair encoding: any text
+word   words and punctuation that occur often enough; what does not is <unk>, so say how often (`unknown_rate`)
+"""
+
+from collections.abc import Iterable
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from .text import LEVELS, decode
+
+UNKNOWN, PADDING, SENTENCE_END = "<unk>", "<pad>", "</s>"
+PIECE = 1 << 16  # characters handed to the trainers at a time
+
+
+def build_tokenizer(
+    level: str, train: bytes | None = None, vocab_size: int = 8192, min_count: int = 5, padding: bool = False
+) -> PreTrainedTokenizerFast:
+    """A tokenizer of a level.
+
+    Args:
+        train: the training split, and nothing else; bytes need none.
+        vocab_size: of "bpe", and at most of "word".
+        min_count: how often a word must occur to be known.
+        padding: own a <pad> token, for batches of texts of different lengths.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"level={level!r} must be one of {', '.join(LEVELS)}.")
+    if level == "byte":
+        return _byte_tokenizer(padding)
+    if not train:
+        raise ValueError(f"train is empty: a tokenizer of level {level!r} is fitted on the training split.")
+    text = decode(train, "train")
+    return (
+        _bpe_tokenizer(text, vocab_size, padding)
+        if level == "bpe"
+        else _word_tokenizer(text, vocab_size, min_count, padding)
+    )
+
+
+def unknown_rate(tokenizer: PreTrainedTokenizerFast, text: str) -> float:
+    """The share of tokens that are <unk>; perplexities of words can't be compared without it."""
+    if tokenizer.unk_token_id is None:
+        return 0.0
+    ids = [i for piece in pieces(text) for i in tokenizer(piece)["input_ids"]]
+    if not ids:
+        raise ValueError("text is empty: there is no token to count.")
+    return ids.count(tokenizer.unk_token_id) / len(ids)
+
+
+def pieces(text: str) -> Iterable[str]:
+    """The text in pieces that end at line ends: what tokenizers take at a time."""
+    piece, size = [], 0
+    for line in text.splitlines(keepends=True):
+        piece.append(line)
+        size += len(line)
+        if size >= PIECE:
+            yield "".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield "".join(piece)
+
+
+def byte_alphabet() -> list[str]:
+    """The character by which byte-level models write each byte: printable ones themselves, the others from 256 on."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+def _byte_tokenizer(padding: bool) -> PreTrainedTokenizerFast:
+    vocab = {character: byte for byte, character in enumerate(byte_alphabet())}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    return _wrap(tokenizer, padding)
+
+
+def _bpe_tokenizer(text: str, vocab_size: int, padding: bool) -> PreTrainedTokenizerFast:
+    if vocab_size < 256:
+        raise ValueError(f"vocab_size={vocab_size} must be at least 256, the number of bytes.")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator(pieces(text), trainer)
+    return _wrap(tokenizer, padding)
+
+
+def _word_tokenizer(text: str, vocab_size: int, min_count: int, padding: bool) -> PreTrainedTokenizerFast:
+    """Words, numbers and single marks, as NLTK's simple tokenizer has them; the end of a line is the delimiter </s>,
+    which the paper's multi-word tokenizer puts after sentences."""
+    if min_count < 1:
+        raise ValueError(f"min_count={min_count} must be at least 1.")
+    tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Replace(Regex(r"\s*\n\s*"), f" {SENTENCE_END} ")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"</s>|\w+(?:['’]\w+)*|[^\w\s]"), "removed", invert=True)
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=vocab_size, min_frequency=min_count, special_tokens=[UNKNOWN], show_progress=False
+    )
+    tokenizer.train_from_iterator(pieces(text), trainer)
+    return _wrap(tokenizer, padding, unk_token=UNKNOWN)
+
+
+def _wrap(tokenizer: Tokenizer, padding: bool, **special) -> PreTrainedTokenizerFast:
+    if padding:
+        special["pad_token"] = PADDING
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **special)

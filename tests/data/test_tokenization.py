@@ -1,0 +1,85 @@
+"""Tokenizers: nothing is lost at the levels of bytes and BPE, what words lose is counted, AutoTokenizer loads all."""
+
+import pytest
+from transformers import AutoTokenizer
+
+from hf_efficient.data.text import load_text, split_text
+from hf_efficient.data.tokenization import SENTENCE_END, build_tokenizer, byte_alphabet, pieces, unknown_rate
+
+DOCS = split_text(load_text("pydocs")[:200_000], "word")
+STRANGE = "Käse čaj — 日本語 \x00\t 🐎\n\n  two  spaces </s> <pad> Ā"
+
+
+@pytest.fixture(scope="module", params=["byte", "bpe", "word"])
+def tokenizer(request):
+    return build_tokenizer(request.param, DOCS.train, vocab_size=1000, min_count=3)
+
+
+def test_a_byte_is_its_own_id():
+    tokenizer = build_tokenizer("byte")
+    assert len(tokenizer) == 256
+    assert tokenizer(STRANGE)["input_ids"] == list(STRANGE.encode())
+    assert len(set(byte_alphabet())) == 256
+
+
+@pytest.mark.parametrize("level", ["byte", "bpe"])
+def test_nothing_is_lost(level):
+    tokenizer = build_tokenizer(level, DOCS.train, vocab_size=600)
+    assert tokenizer.decode(tokenizer(STRANGE)["input_ids"]) == STRANGE
+    assert unknown_rate(tokenizer, STRANGE) == 0
+
+
+def test_bpe_has_the_size_asked_for_and_shortens_text():
+    tokenizer = build_tokenizer("bpe", DOCS.train, vocab_size=1000)
+    assert len(tokenizer) == 1000
+    assert len(tokenizer(DOCS.test.decode())["input_ids"]) < len(DOCS.test) / 2
+
+
+def test_words():
+    tokenizer = build_tokenizer("word", b"The cat's mat.\nthe cat sat\n" * 5 + b"rare\n", min_count=5)
+    ids = tokenizer("The cat's mat.\nrare")["input_ids"]
+    assert tokenizer.convert_ids_to_tokens(ids) == ["The", "cat's", "mat", ".", SENTENCE_END, "<unk>"]
+    assert unknown_rate(tokenizer, "The cat's mat.\nrare") == pytest.approx(1 / 6)
+    assert "rare" not in tokenizer.get_vocab()
+
+
+def test_words_are_fitted_on_the_training_split_only():
+    tokenizer = build_tokenizer("word", b"alpha beta\n" * 9, min_count=1)
+    assert set(tokenizer.get_vocab()) == {"<unk>", "alpha", "beta", SENTENCE_END}
+    assert unknown_rate(tokenizer, "gamma") == 1
+
+
+def test_saved_and_loaded(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    text = DOCS.validation.decode()
+    assert again(text)["input_ids"] == tokenizer(text)["input_ids"]
+    assert again.get_vocab() == tokenizer.get_vocab()
+
+
+@pytest.mark.parametrize("level", ["byte", "bpe", "word"])
+def test_padding_is_a_token_of_its_own(level):
+    tokenizer = build_tokenizer(level, DOCS.train, vocab_size=600, padding=True)
+    batch = tokenizer(["short", "a longer text"], padding=True, padding_side="left")
+    assert tokenizer.pad_token_id not in build_tokenizer(level, DOCS.train, vocab_size=600).get_vocab().values()
+    assert batch["attention_mask"][0][0] == 0 and batch["input_ids"][0][0] == tokenizer.pad_token_id
+
+
+def test_pieces_are_the_text():
+    text = "line\n" * 50_000
+    assert "".join(pieces(text)) == text and len(list(pieces(text))) > 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"level": "letter"}, "level='letter'"),
+        ({"level": "word"}, "train is empty"),
+        ({"level": "word", "train": b"abc\xff"}, "train is not UTF-8: byte 0xff at position 3"),
+        ({"level": "bpe", "train": b"abc", "vocab_size": 10}, "vocab_size=10 must be at least 256"),
+        ({"level": "word", "train": b"abc", "min_count": 0}, "min_count=0"),
+    ],
+)
+def test_bad_input(fields, message):
+    with pytest.raises(ValueError, match=message):
+        build_tokenizer(**fields)
