@@ -1,0 +1,1 @@
+"""Training: what stands between a model and a run."""
