@@ -4,13 +4,14 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench bench-models pictures clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' Makefile
 
-demo: $(READY) ## Every mechanism: built, held to its formula, timed at three lengths; two minutes, no network
+demo: $(READY) ## Every mechanism held to its formula and timed; a model of each family trained and used; no network
 	HF_HUB_OFFLINE=1 $(BIN)/python scripts/demo.py $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python scripts/demo_models.py
 
 # Two workers with one thread each: the tensors are too small to gain from threads, so two processes beat one.
 test: lint ## Lint, then run every test; ARGS="-k lsh" picks some
@@ -22,6 +23,12 @@ lint: $(READY) ## Check style with ruff
 
 bench: $(READY) ## Benchmark the attention mechanisms; ARGS="--help" lists the options
 	$(BIN)/python scripts/benchmark_attention.py $(ARGS)
+
+bench-models: $(READY) ## Benchmark the models against transformers' own; ARGS="--help" lists the options
+	HF_HUB_OFFLINE=1 $(BIN)/python scripts/benchmark_models.py $(ARGS)
+
+pictures: $(READY) ## Draw kept patches, context scores and attention rollout; ARGS="--help" lists the options
+	HF_HUB_OFFLINE=1 $(BIN)/python scripts/draw_pictures.py $(ARGS)
 
 clean: ## Remove .venv, caches and build products; results stay
 	rm -rf .venv .pytest_cache .ruff_cache build dist *.egg-info

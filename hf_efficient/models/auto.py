@@ -44,6 +44,17 @@ FAMILIES = {
         },
         processor="ViTImageProcessor",
     ),
+    "mobilevit_v2": Family(
+        "MobileViTv2",
+        {
+            "AutoModel": "Model",
+            "AutoModelForImageClassification": "ForImageClassification",
+            "AutoModelForSemanticSegmentation": "ForSemanticSegmentation",
+            "AutoModelForObjectDetection": "ForObjectDetection",
+            "AutoBackbone": "Backbone",
+        },
+        processor="MobileViTImageProcessor",
+    ),
 }
 
 # Where each public name lives, without importing it.
