@@ -22,15 +22,15 @@ import hf_efficient
 
 VIT = {
     "image_size": 32,
-    "patch_size": 4,
-    "hidden_size": 64,
+    "patch_size": 8,
+    "hidden_size": 96,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
-    "intermediate_size": 128,
+    "intermediate_size": 192,
 }
 FAMILIES = {
     "KerformerViT": VIT,
-    "HuggingGreenViT": {**VIT, "heuristic": "variance", "top_k": 45, "prob": 0.9},
+    "HuggingGreenViT": {**VIT, "heuristic": "variance", "top_k": 12, "prob": 0.9},
     "MobileViTv2": {"image_size": 32, "width_multiplier": 0.25, "n_attn_blocks": [1, 1, 1]},
 }
 LABELS = {"num_labels": 10, "id2label": {i: f"digit {i}" for i in range(10)}}
@@ -38,7 +38,7 @@ LABELS = {"num_labels": 10, "id2label": {i: f"digit {i}" for i in range(10)}}
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200, help="of training, per model (default: 200)")
+    parser.add_argument("--steps", type=int, default=300, help="of training, per model (default: 300)")
     parser.add_argument("--output", type=Path, default=Path("results/demo"), metavar="DIR")
     return parser.parse_args()
 

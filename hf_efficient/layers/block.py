@@ -64,15 +64,21 @@ class TransformerBlock(GradientCheckpointingLayer):
         grid: tuple[int, int] | None = None,
         tables: dict[str, Tensor] | None = None,
         output_attentions: bool = False,
+        first_only: bool = False,
     ) -> BlockOutput:
-        """(B, N, d) -> (B, N, d); `tables` stand in for the attention's own (`Attention.resampled`)."""
+        """(B, N, d) -> (B, N, d)
+
+        Args:
+            tables: stand in for the attention's own (`Attention.resampled`).
+            first_only: the caller needs the first token only, so that the MLP may be spared the others.
+        """
         if self.token_router is None:
-            return self.transform(hidden_states, position_ids, grid, tables, output_attentions)
+            return self.transform(hidden_states, position_ids, grid, tables, output_attentions, first_only)
         picked = self.token_router.pick(hidden_states, position_ids=position_ids)
         output = self.transform(picked.tokens, picked.position_ids, None, tables, output_attentions)
         return output._replace(hidden_states=self.token_router.put_back(hidden_states, picked, output.hidden_states))
 
-    def transform(self, hidden_states, position_ids, grid, tables, output_attentions) -> BlockOutput:
+    def transform(self, hidden_states, position_ids, grid, tables, output_attentions, first_only=False) -> BlockOutput:
         where = {"position_ids": position_ids, "grid": grid}
         if output_attentions:
             if isinstance(self.attention, HeadRouter):
@@ -83,6 +89,8 @@ class TransformerBlock(GradientCheckpointingLayer):
             functional_call(self.attention, tables, (normed,), where) if tables else self.attention(normed, **where)
         )
         hidden_states = hidden_states + self.dropout(attended.hidden_states)
+        if first_only:
+            hidden_states = hidden_states[:, :1]
         hidden_states = hidden_states + self.dropout(self.mlp(self.layernorm_after(hidden_states)))
         return BlockOutput(hidden_states, attended.sparsity, getattr(attended, "balance", None))
 

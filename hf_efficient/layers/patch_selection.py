@@ -92,13 +92,13 @@ class PatchSelector(nn.Module):
         patches = pixel_values.shape[2] // self.patch_size * (pixel_values.shape[3] // self.patch_size)
         kept, noise = self.share_of(patches), None
         if self.training:
-            applies, noise = self.draw(len(pixel_values), patches)
+            applies, noise = self.draw(pixel_values.shape[0], patches)
         else:
             applies = self.select_at_eval
         if not applies or kept == patches:
             return None
         scores = self.score(pixel_values)
-        return top_patches(scores if noise is None else log_weights(scores) + noise.to(scores), kept)
+        return top_indices(scores if noise is None else log_weights(scores) + noise.to(scores), kept)
 
     def score(self, pixel_values: Tensor) -> Tensor:
         """F (B, n) of every patch, row by row"""
@@ -190,7 +190,7 @@ def log_weights(scores: Tensor) -> Tensor:
     return (scores + 1e-6 * scores.amax(1, keepdim=True) + 1e-12).log()
 
 
-def top_patches(scores: Tensor, k: int) -> Tensor:
+def top_indices(scores: Tensor, k: int) -> Tensor:
     """The k largest of (B, n), as ascending indices (B, k); among equals the first ones"""
     scores = scores.nan_to_num(nan=-torch.inf)
     least = scores.topk(k).values[:, -1:]  # no stable sort, which ONNX lacks: ties are counted instead

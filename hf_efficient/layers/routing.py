@@ -27,6 +27,7 @@ from ..attention.base import (
     linear,
     token_positions,
 )
+from .patch_selection import top_indices
 
 
 class RoutedOutput(NamedTuple):
@@ -279,7 +280,7 @@ class TokenRouter(nn.Module):
         prefix = token_positions(None, key_mask, batch, length, scores.device) < self.num_prefix_tokens
         scores = scores.masked_fill(prefix, torch.inf)
         if key_mask is None:
-            return scores.argsort(dim=1, descending=True, stable=True)[:, :count].sort(1).values, None
+            return top_indices(scores, count), None
         order = scores.masked_fill(~key_mask, -torch.inf).argsort(dim=1, descending=True, stable=True)[:, :count]
         real = key_mask.sum(1, keepdim=True)
         entitled = torch.minimum(real, self.share(real).clamp_min(self.num_prefix_tokens))

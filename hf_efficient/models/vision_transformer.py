@@ -98,8 +98,10 @@ class VisionTransformerModel(VisionTransformerPreTrainedModel):
         bool_masked_pos: Tensor | None = None,
         interpolate_pos_encoding: bool | None = None,
         output_attentions: bool | None = None,
+        cls_only: bool = False,
     ) -> EncodedImage:
-        """pixel_values (B, C, H, W) through all layers; only the patches `patch_indices` (B, k), if given."""
+        """pixel_values (B, C, H, W) through all layers; only the patches `patch_indices` (B, k), if given. With
+        `cls_only` the last layer need not finish other tokens than CLS."""
         if pixel_values is None:
             raise ValueError("pixel_values is missing: a batch of images (batch, channels, height, width) is needed.")
         output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
@@ -114,7 +116,8 @@ class VisionTransformerModel(VisionTransformerPreTrainedModel):
             tables = None
             if grid != self.embeddings.grid:
                 tables = layer.attention.resampled(self.embeddings.grid, grid, self.embeddings.num_prefix_tokens)
-            output = layer(hidden_states, position_ids, grid, tables, bool(output_attentions))
+            first_only = cls_only and layer is self.layers[-1]
+            output = layer(hidden_states, position_ids, grid, tables, bool(output_attentions), first_only)
             hidden_states = output[0]
             sparsity.append(output[1])
             balance.append(output[2])

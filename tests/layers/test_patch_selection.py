@@ -18,7 +18,7 @@ from hf_efficient.layers.patch_selection import (
     entropy,
     log_weights,
     luminance,
-    top_patches,
+    top_indices,
     variance,
 )
 
@@ -115,13 +115,13 @@ def test_nan_is_an_error(heuristic):
         selector(heuristic=heuristic).score(pixels)
 
 
-def test_top_patches_are_the_largest_and_ties_go_to_the_first():
+def test_top_indices_are_the_largest_and_ties_go_to_the_first():
     scores = torch.tensor([[0.1, 0.9, 0.5, 0.9, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0], [1.0, 2.0, 2.0, 2.0, 3.0]])
-    assert top_patches(scores, 3).tolist() == [[1, 2, 3], [0, 1, 2], [1, 2, 4]]
+    assert top_indices(scores, 3).tolist() == [[1, 2, 3], [0, 1, 2], [1, 2, 4]]
     scores = torch.randint(0, 6, (50, 20)).float()
     for k in (1, 7, 20):
         expected = scores.argsort(dim=1, descending=True, stable=True)[:, :k].sort(1).values
-        assert torch.equal(top_patches(scores, k), expected)
+        assert torch.equal(top_indices(scores, k), expected)
 
 
 @pytest.mark.parametrize("heuristic", HEURISTICS)
@@ -139,13 +139,18 @@ def test_gumbel_top_k_has_the_law_of_sequential_draws():
     values, k, draws = torch.tensor([0.0, 1.0, 2.0, 5.0]), 2, 20_000
     weights = log_weights(values.unsqueeze(0)).exp()[0].double()
     noise = -torch.empty(draws, 4).exponential_(generator=torch.Generator().manual_seed(0)).log()
-    seen = Counter(map(tuple, top_patches(log_weights(values.expand(draws, 4)) + noise, k).tolist()))
+    seen = Counter(map(tuple, top_indices(log_weights(values.expand(draws, 4)) + noise, k).tolist()))
     share = (weights / weights.sum()).tolist()
     for pair in itertools.combinations(range(4), k):
         first, second = (share[i] for i in pair)
         expected = first * second / (1 - first) + second * first / (1 - second)  # either may come first
         deviation = math.sqrt(expected * (1 - expected) / draws)
         assert abs(seen[pair] / draws - expected) <= 4 * deviation + 1e-9, pair
+
+
+def test_every_patch_stays_possible():
+    weights = log_weights(torch.tensor([[0.0, 2.0], [0.0, 0.0]])).exp()
+    torch.testing.assert_close(weights, torch.tensor([[2e-6 + 1e-12, 2 + 2e-6], [1e-12, 1e-12]]), rtol=1e-5, atol=0)
 
 
 def test_fewer_positive_values_than_k_and_a_black_image():
@@ -187,7 +192,7 @@ def test_evaluation_sees_the_whole_image_unless_told_otherwise():
     pixels, layer = torch.randn(2, 3, 16, 24), selector(prob=1.0).eval()
     assert layer(pixels) is None and layer.step == 0
     layer.select_at_eval = True
-    assert torch.equal(layer(pixels), top_patches(layer.score(pixels), 5)) and layer.step == 0
+    assert torch.equal(layer(pixels), top_indices(layer.score(pixels), 5)) and layer.step == 0
 
 
 def test_keeping_all_patches_is_no_selection():

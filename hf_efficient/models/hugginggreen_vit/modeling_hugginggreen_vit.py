@@ -139,6 +139,7 @@ class HuggingGreenViTModel(HuggingGreenViTPreTrainedModel, VisionTransformerMode
         bool_masked_pos: Tensor | None = None,
         patch_indices: Tensor | None = None,
         select_patches: bool = True,
+        pooled_only: bool = False,
         interpolate_pos_encoding: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> HuggingGreenViTModelOutput:
@@ -148,20 +149,23 @@ class HuggingGreenViTModel(HuggingGreenViTPreTrainedModel, VisionTransformerMode
             bool_masked_pos (B, n): True = masked.
             patch_indices (B, k): the patches to keep, instead of those that the heuristic would.
             select_patches: False keeps all patches, or `patch_indices`.
+            pooled_only: make no last_hidden_state, of which CLS pooling needs only a part.
         """
-        if patch_indices is not None:
-            self.check_indices(pixel_values, patch_indices)
+        if patch_indices is not None and pixel_values is not None:
+            self.check_indices(pixel_values, patch_indices, interpolate_pos_encoding)
         elif select_patches:
             patch_indices = self.select(pixel_values, interpolate_pos_encoding)
+        shows_all = kwargs.get("output_hidden_states", self.config.output_hidden_states)
         encoded = self.encode(
             pixel_values,
             patch_indices=patch_indices,
             bool_masked_pos=bool_masked_pos,
             interpolate_pos_encoding=interpolate_pos_encoding,
             output_attentions=kwargs.get("output_attentions"),
+            cls_only=pooled_only and self.config.pooling == "cls" and not shows_all,
         )
         return HuggingGreenViTModelOutput(
-            last_hidden_state=self.layernorm(encoded.hidden_states),
+            last_hidden_state=None if pooled_only else self.layernorm(encoded.hidden_states),
             pooler_output=self.layernorm(self.pool(encoded.hidden_states)),
             patch_indices=patch_indices,
             attn_sparsity=encoded.sparsity,
@@ -179,11 +183,14 @@ class HuggingGreenViTModel(HuggingGreenViTPreTrainedModel, VisionTransformerMode
         self.embeddings.check_image(pixel_values, bool(interpolate_pos_encoding))
         return self.selector(pixel_values)
 
-    def check_indices(self, pixel_values: Tensor, patch_indices: Tensor) -> None:
-        patches = pixel_values.shape[2] // self.config.patch_size * (pixel_values.shape[3] // self.config.patch_size)
-        if patch_indices.dim() != 2 or len(patch_indices) != len(pixel_values) or patch_indices.is_floating_point():
+    def check_indices(
+        self, pixel_values: Tensor, patch_indices: Tensor, interpolate_pos_encoding: bool | None
+    ) -> None:
+        grid = self.embeddings.check_image(pixel_values, bool(interpolate_pos_encoding))
+        batch, patches = pixel_values.shape[0], grid[0] * grid[1]
+        if patch_indices.dim() != 2 or patch_indices.shape[0] != batch or patch_indices.is_floating_point():
             raise ValueError(
-                f"patch_indices must be integers (batch, kept patches) for a batch of {len(pixel_values)}, got "
+                f"patch_indices must be integers (batch, kept patches) for a batch of {batch}, got "
                 f"{tuple(patch_indices.shape)} of {patch_indices.dtype}."
             )
         if patch_indices.device.type != "cpu" or torch.compiler.is_compiling():
@@ -219,6 +226,7 @@ class HuggingGreenViTForImageClassification(HuggingGreenViTPreTrainedModel):
         outputs = self.run_backbone(
             pixel_values,
             patch_indices=patch_indices,
+            pooled_only=True,
             interpolate_pos_encoding=interpolate_pos_encoding,
             **kwargs,
         )
@@ -339,7 +347,7 @@ class HuggingGreenViTForObjectDetection(HuggingGreenViTPreTrainedModel):
         """
         if pixel_mask is not None:
             check_unpadded(pixel_mask)
-        if labels is not None:
+        if labels is not None and pixel_values is not None:
             check_objects(labels, len(pixel_values), self.config.num_labels)
         outputs = self.run_backbone(
             pixel_values,

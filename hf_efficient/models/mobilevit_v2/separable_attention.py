@@ -36,18 +36,18 @@ class SeparableAttention(nn.Module):
         """cs (B, P, N, L), context (B, P, 1, d), relu of the values (B, P, N, d)"""
         convolution = self.qkv_proj.convolution
         query, key, value = convolution.weight.flatten(1).split(self.sizes)
-        _, key_bias, value_bias = convolution.bias.split(self.sizes)
-        scores = F.linear(tokens, query).softmax(2)  # a bias would cancel
+        query_bias, key_bias, value_bias = convolution.bias.split(self.sizes)
+        scores = F.linear(tokens, query, query_bias).softmax(2)
         dropped = self.attn_dropout(scores)
         pooled = dropped.mT @ tokens  # (B, P, L, d)
-        if self.num_latent_tokens == 1:
-            context = F.linear(pooled, key)
-        else:
-            groups = key.unflatten(0, (self.num_latent_tokens, -1))  # (L, d/L, d)
-            context = torch.einsum("bpld,lgd->bplg", pooled, groups).flatten(2).unsqueeze(2)
         if self.training and self.attn_dropout.p:  # what is left of cs does not sum to 1: so much bias is pooled
             key_bias = key_bias * self.spread(dropped.sum(2, keepdim=True))
-        return scores, context + key_bias, F.linear(tokens, value, value_bias).relu_()
+        if self.num_latent_tokens == 1:
+            context = F.linear(pooled, key) + key_bias
+        else:
+            groups = key.unflatten(0, (self.num_latent_tokens, -1))  # (L, d/L, d)
+            context = torch.einsum("bpld,lgd->bplg", pooled, groups).flatten(2).unsqueeze(2) + key_bias
+        return scores, context, F.linear(tokens, value, value_bias).relu_()
 
     def project_and_pool(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same, as the paper writes it; adapters around `qkv_proj` see every token."""

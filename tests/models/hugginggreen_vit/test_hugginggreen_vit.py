@@ -155,6 +155,19 @@ def test_mean_pooling_counts_cls():
     torch.testing.assert_close(model(PIXELS).logits, model.classifier(pooled))
 
 
+@pytest.mark.parametrize("fields", [{}, {"pooling": "cls"}, {"pooling": "cls", "routing": "tokens"}], ids=str)
+def test_a_classifier_computes_no_more_than_it_pools(fields):
+    model = stir(classifier(**fields)).eval()
+    whole, pooled = model.vit(PIXELS), model.vit(PIXELS, pooled_only=True)
+    torch.testing.assert_close(pooled.pooler_output, whole.pooler_output)
+    assert pooled.last_hidden_state is None and whole.last_hidden_state.shape == (3, 17, 32)
+    torch.testing.assert_close(model(PIXELS).logits, model.classifier(whole.pooler_output))
+    states = model(PIXELS, output_hidden_states=True).hidden_states
+    assert [x.shape for x in states] == [(3, 17, 32)] * 3
+    model.config.output_hidden_states = True
+    assert all(torch.equal(x, y) for x, y in zip(model(PIXELS).hidden_states, states, strict=True))
+
+
 @pytest.mark.parametrize("name", list_attentions())
 def test_every_fitting_mechanism_drops_patches(name):
     if name in GRID_MECHANISMS:
@@ -248,6 +261,7 @@ def test_dropping_and_routing_save_computation():
 
     whole = of()
     assert of(select_at_eval=True, top_k=8) < 0.6 * whole
+    assert of(pooling="cls") < of(pooling="mean")  # the last MLP is for CLS only
     heads = [of(routing="heads", routing_capacity=share) for share in (0.25, 0.5, 1.0)]
     assert heads[0] < heads[1] < heads[2] == pytest.approx(whole, rel=0.02)
     assert heads[1] - heads[0] == pytest.approx((heads[2] - heads[1]) / 2, rel=0.02)  # by 2 and by 4 heads
@@ -313,12 +327,14 @@ def test_a_frozen_backbone_stays_as_it_is():
     assert model.training and model.classifier.training
     for _ in range(2):
         assert not any(module.training for module in model.vit.modules())
-        output = model(PIXELS, labels=LABELS)
+        pixels = PIXELS.clone().requires_grad_()
+        output = model(pixels, labels=LABELS)
         assert output.patch_indices is None and model.vit.selector.step == 0
         model.zero_grad()
         output.loss.backward()
         assert all(p.grad is None and not p.requires_grad for p in model.vit.parameters())
         assert all(p.grad.abs().sum() > 0 for p in model.classifier.parameters())
+        assert pixels.grad is None  # there was no backward pass at all
         model.eval().train()  # what every epoch does
     torch.testing.assert_close(model(PIXELS).logits, model.eval()(PIXELS).logits)
     with torch.no_grad():
@@ -366,6 +382,27 @@ def test_saved_and_reloaded_is_bit_equal(fields, tmp_path):
     assert torch.equal(HuggingGreenViTModel.from_pretrained(tmp_path)(PIXELS)[0], model.vit(PIXELS)[0])
 
 
+def test_compiled_models_make_the_same_choices():
+    model = stir(classifier(top_k=7)).train()
+    compiled = torch.compile(copy.deepcopy(model), backend="eager")
+    kept = []
+    for _ in range(8):
+        one, other = model(PIXELS, labels=LABELS), compiled(PIXELS, labels=LABELS)
+        torch.testing.assert_close(one.loss, other.loss)
+        assert one.patch_indices is other.patch_indices or torch.equal(one.patch_indices, other.patch_indices)
+        kept.append(one.patch_indices is not None)
+    assert len(set(kept)) == 2
+
+
+@pytest.mark.parametrize("heuristic", ["contrast", "variance", "entropy"])
+def test_exported_with_selection_for_any_batch(heuristic):
+    model = stir(classifier(heuristic=heuristic, top_k=7, select_at_eval=True)).eval()
+    batch = {"pixel_values": {0: torch.export.Dim("batch", min=1, max=64)}}
+    program = torch.export.export(model, (), {"pixel_values": PIXELS}, dynamic_shapes=batch, strict=False)
+    more = torch.cat([PIXELS, -torch.ones(2, 3, 32, 32)])  # two black images: ties only
+    torch.testing.assert_close(program.module()(pixel_values=more)["logits"], model(more).logits)
+
+
 def test_bad_patch_indices_are_named():
     model = classifier().eval()
     for bad, match in [
@@ -383,8 +420,11 @@ def test_bad_patch_indices_are_named():
 
 def test_bad_images_are_named():
     model = classifier(**ALWAYS).train()
-    with pytest.raises(ValueError, match="pixel_values is missing"):
-        model()
+    for inputs in ({}, {"patch_indices": torch.tensor([[0]])}, {"labels": LABELS}):
+        with pytest.raises(ValueError, match="pixel_values is missing"):
+            model(**inputs)
+    with pytest.raises(ValueError, match=r"pixel_values must be \(batch, 3, height, width\)"):
+        model(PIXELS[0], patch_indices=torch.tensor([[0]] * 3))
     with pytest.raises(ValueError, match=r"pixel_values must be \(batch, 3, height, width\)"):
         model(PIXELS[:, :2])
     with pytest.raises(ValueError, match="no multiple of patch_size=8"):

@@ -174,6 +174,11 @@ def test_bad_labels_are_named(change, message):
         detector()(images, labels=change(labels))
 
 
+def test_missing_images_are_named():
+    with pytest.raises(ValueError, match="pixel_values is missing"):
+        detector()(labels=scenes(2)[1])
+
+
 def test_padding_is_refused():
     mask = torch.ones(2, 32, 32)
     detector()(scenes(2)[0], pixel_mask=mask)

@@ -28,7 +28,12 @@ def test_anchors_of_the_paper():
     anchors = detection.make_anchors(tiny(), sizes)
     assert anchors.shape == (3232, 4) and anchors.min() >= 0 and anchors.max() <= 1
     first, second, root = 0.1, 0.1 + 0.95 / 6, 2**0.5
-    expected = [[first, first], [(first * second) ** 0.5] * 2, [first * root, first / root], [first / root, first * root]]
+    expected = [
+        [first, first],
+        [(first * second) ** 0.5] * 2,
+        [first * root, first / root],
+        [first / root, first * root],
+    ]
     torch.testing.assert_close(anchors[:4, 2:], torch.tensor(expected))
     torch.testing.assert_close(anchors[6, :2], torch.tensor([1.5 / 20, 0.5 / 20]))  # the next cell to the right
     torch.testing.assert_close(anchors[20 * 6, :2], torch.tensor([0.5 / 20, 1.5 / 20]))  # the next row
@@ -64,7 +69,7 @@ ANCHORS = torch.tensor(
 
 def test_matching():
     boxes = torch.tensor([[0.2, 0.2, 0.2, 0.25], [0.8, 0.8, 0.1, 0.1]])
-    # Box 0 overlaps anchor 0 by 0.8, anchor 1 by 0.04 / 0.05 / 2; box 1 overlaps none by half, anchor 2 most: 0.01 / 0.04.
+    # Box 0 overlaps anchor 0 by 0.04 / 0.05 and anchor 1 by 0.02 / 0.07, box 1 anchor 2 by 0.0025 / 0.0475.
     assert detection.match_anchors(boxes, ANCHORS, 0.5).tolist() == [0, -1, 1, -1, -1]
     assert detection.match_anchors(boxes, ANCHORS, 0.2).tolist() == [0, 0, 1, -1, -1]
     assert detection.match_anchors(torch.zeros(0, 4), ANCHORS, 0.5).tolist() == [-1] * 5
@@ -84,9 +89,7 @@ def test_loss_by_hand():
     hardest = entropy[[1, 3, 4]].sort(descending=True).values[:2].sum()  # as many as matched; none in the other image
     torch.testing.assert_close(losses["loss_ce"], (entropy[0] + entropy[2] + hardest) / 2)
     wanted = detection.encode_boxes(labels[0]["boxes"], ANCHORS[[0, 2]], VARIANCES)
-    torch.testing.assert_close(
-        losses["loss_bbox"], F.smooth_l1_loss(offsets[0, [0, 2]], wanted, reduction="sum") / 2
-    )
+    torch.testing.assert_close(losses["loss_bbox"], F.smooth_l1_loss(offsets[0, [0, 2]], wanted, reduction="sum") / 2)
     quarter = detection.ssd_loss(offsets, logits, ANCHORS, labels, config, num_items_in_batch=8)
     torch.testing.assert_close(quarter["loss_ce"], losses["loss_ce"] / 4)
 
