@@ -29,8 +29,8 @@ def __dir__() -> list[str]:
 after_import(
     "transformers.modeling_utils", lambda: importlib.import_module(".attention.interface", __name__).connect()
 )
-configs = ("transformers.configuration_utils", *auto.CONFIG_MODULES)
-models = ("transformers.modeling_utils", "transformers.modeling_layers", *auto.MODEL_MODULES)
-after_import("transformers.models.auto.configuration_auto", auto.register_configs, needs=configs)
-after_import("transformers.models.auto.image_processing_auto", auto.register_processors, needs=configs)
-after_import("transformers.models.auto.modeling_auto", auto.register_models, needs=(*configs, *models))
+_CONFIGS = ("transformers.configuration_utils", *auto.CONFIG_MODULES)
+_MODELS = ("transformers.modeling_utils", "transformers.modeling_layers", *auto.MODEL_MODULES)
+after_import("transformers.models.auto.configuration_auto", auto.register_configs, needs=_CONFIGS)
+after_import("transformers.models.auto.image_processing_auto", auto.register_processors, needs=_CONFIGS)
+after_import("transformers.models.auto.modeling_auto", auto.register_models, needs=(*_CONFIGS, *_MODELS))

@@ -60,6 +60,11 @@ def test_public_names():
         hf_efficient.NoSuchModel  # noqa: B018
 
 
+def test_subpackages_are_modules():
+    for name in ("attention", "layers", "models"):
+        assert getattr(hf_efficient, name).__name__ == f"hf_efficient.{name}"
+
+
 def test_transformers_keeps_its_own_mobilevitv2():
     from transformers import AutoConfig, AutoModel, MobileViTV2Config, MobileViTV2Model
 
