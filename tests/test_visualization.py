@@ -6,10 +6,11 @@ import torch
 from PIL import Image
 from transformers import ViTConfig, ViTModel
 
-from hf_efficient import KerformerViTConfig, KerformerViTModel
+from hf_efficient import KerformerViTConfig, KerformerViTModel, MobileViTv2Config, MobileViTv2Model
 from hf_efficient.visualization import (
     attention_rollout,
     contact_sheet,
+    draw_context_scores,
     draw_heat,
     draw_kept_patches,
     draw_rollout,
@@ -71,6 +72,17 @@ def test_rollout_of_our_vit(use_cls_token):
 def test_rollout_of_transformers_vit():
     model = ViTModel(ViTConfig(**SIZES, attn_implementation="eager"))
     assert draw_rollout(model, torch.randn(1, 3, 32, 32), RED).size == RED.size
+
+
+@pytest.mark.parametrize("latent", [1, 2])
+def test_context_scores_at_every_stride(latent):
+    config = MobileViTv2Config(width_multiplier=0.25, n_attn_blocks=[2, 1, 1], num_latent_tokens=latent)
+    model = MobileViTv2Model(config).train()
+    for stride in (8, 16, 32):
+        assert draw_context_scores(model, torch.randn(1, 3, 64, 64), RED, stride).size == RED.size
+    assert model.training
+    with pytest.raises(ValueError, match="stride=4: the model has context scores at strides 8, 16, 32"):
+        draw_context_scores(model, torch.randn(1, 3, 64, 64), RED, 4)
 
 
 def test_contact_sheet_holds_every_picture():
