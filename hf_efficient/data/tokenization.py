@@ -110,4 +110,9 @@ def _word_tokenizer(text: str, vocab_size: int, min_count: int, padding: bool) -
 def _wrap(tokenizer: Tokenizer, padding: bool, **special) -> PreTrainedTokenizerFast:
     if padding:
         special["pad_token"] = PADDING
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+        **special,
+    )

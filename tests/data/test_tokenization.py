@@ -55,6 +55,7 @@ def test_saved_and_loaded(tokenizer, tmp_path):
     text = DOCS.validation.decode()
     assert again(text)["input_ids"] == tokenizer(text)["input_ids"]
     assert again.get_vocab() == tokenizer.get_vocab()
+    assert set(again(text)) == {"input_ids", "attention_mask"}  # what `generate` takes
 
 
 @pytest.mark.parametrize("level", ["byte", "bpe", "word"])
