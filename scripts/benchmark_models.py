@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from language_models import figures as compressive_performer
 from measure import (
     Progress,
     crossover,
@@ -35,13 +36,14 @@ from hf_efficient import (
 from hf_efficient.layers.patch_selection import HEURISTICS
 
 DESCRIPTION = """
-Time of the vision models against transformers' own, at identical weights, in the same run:
+Time of the models against transformers' own, of the vision models at identical weights, in the same run:
 
   MobileViTv2      width 1.0 against transformers' MobileViTV2: inference (our model as `for_inference()` makes it,
                    theirs as it is) and a training step
   HuggingGreenViT  softmax attention and 138 or 98 of 196 patches (variance), selection included, against
                    transformers' ViT with SDPA on all patches; what scoring patches costs
   KerformerViT     against the same ViT of transformers with SDPA, forward and backward, at growing resolution
+  CompressivePerformer  decoding and prefill against GPT-2 of equal size, training against the peers
 
 Both ViTs have the shape of DeiT-tiny: patch 16, hidden 192, 12 layers, 3 heads. A training step is forward, backward
 and AdamW. Everything is warmed up, then each contender has its turn in every round, and every round gives a ratio:
@@ -49,7 +51,7 @@ their time over ours. Shown are the median over the rounds and the quartiles. gl
 both alike (--default-allocator does not). Two cores and float32 are what the targets were set for.
 """
 TINY = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}
-FAMILIES = ("mobilevit_v2", "hugginggreen_vit", "kerformer_vit")
+FAMILIES = ("mobilevit_v2", "hugginggreen_vit", "kerformer_vit", "compressive_performer")
 Call = Callable[[], object]
 
 
@@ -72,7 +74,7 @@ def main() -> int:
     limit_memory()
     arguments.output.mkdir(parents=True, exist_ok=True)
     machine = environment()
-    steps = {"mobilevit_v2": mobilevit_v2, "hugginggreen_vit": hugginggreen_vit, "kerformer_vit": kerformer_vit}
+    steps = dict(zip(FAMILIES, (mobilevit_v2, hugginggreen_vit, kerformer_vit, compressive_performer), strict=True))
     progress, figures = Progress(0), []
     for family in arguments.families:
         figures += steps[family](arguments.rounds, progress)

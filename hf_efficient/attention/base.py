@@ -62,6 +62,7 @@ class Attention(nn.Module):
     per_head: ClassVar[bool] = True  # works on q, k, v; otherwise on hidden states
     parameter_free: ClassVar[bool] = False  # learns nothing beyond q, k, v, o: becomes an `attn_implementation` name
     shared_qk: ClassVar[bool] = False  # its keys are its queries
+    can_absorb: ClassVar[bool] = True  # its state can take keys and values whose queries are not known
     paper: ClassVar[str] = ""
     cost: ClassVar[str] = ""
 
@@ -134,12 +135,31 @@ class Attention(nn.Module):
         """Like `attend`, for tokens that follow those in `state`."""
         self.refuse("a state", "supports_causal")
 
+    def absorb(self, k: Tensor, v: Tensor, state: State, key_mask=None) -> State:
+        """The state after tokens that are only looked at, k, v (B, H, N, D): a memory."""
+        return self.extend(k[..., : self.head_dim], k, v, state, key_mask=key_mask)[1]
+
+    def cross(self, q: Tensor, k: Tensor, v: Tensor, key_mask=None) -> Tensor:
+        """Every query (B, H, N, D) against every key (B, H, M, D), whatever their order: (B, H, N, D)."""
+        state = self.initial_state(q.shape[0], q.device, torch.promote_types(q.dtype, torch.float32))
+        state = self.absorb(k, v, state, key_mask)
+        nobody = torch.zeros(q.shape[0], q.shape[2], device=q.device, dtype=torch.bool)
+        blank = q.new_zeros(*q.shape[:3], k.shape[-1]), q.new_zeros(*q.shape[:3], v.shape[-1])
+        return self.extend(q, *blank, state, key_mask=nobody)[0]
+
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         """One token, q, k, v (B, H, D) or (B, H, 1, D). Without gradients the state may be updated in place."""
         if q.dim() == 4:
             return self.extend(q, k, v, state)
         output, state = self.extend(q.unsqueeze(2), k.unsqueeze(2), v.unsqueeze(2), state)
         return output.squeeze(2), state
+
+    def step_stacked(self, qk: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
+        """`step` for q and k as they come out of one projection: (2, B, H, 1, D)."""
+        return self.step(*qk, v, state)
+
+    def before_forward(self) -> None:
+        """What a mechanism does once per forward pass before anything else, such as counting them."""
 
     # What all mechanisms share.
 
@@ -153,6 +173,7 @@ class Attention(nn.Module):
         output_attentions: bool = False,
     ) -> AttentionOutput:
         """hidden_states (B, N, d) -> (B, N, d); key_mask (B, N), True = real token; position_ids (B, N) or (N,)."""
+        self.before_forward()
         position_ids = self.check_inputs(hidden_states, key_mask, position_ids, grid, state, output_attentions)
         q, k, v = self.project(hidden_states)
         where = {"key_mask": key_mask, "position_ids": position_ids, **({"grid": grid} if self.needs_grid else {})}
@@ -183,6 +204,11 @@ class Attention(nn.Module):
         """(B, N, d) -> q, k, v (B, H, N, D)"""
         shape = (*hidden_states.shape[:2], self.num_heads, self.head_dim)
         return tuple(p(hidden_states).view(shape).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+
+    @property
+    def key_width(self) -> int:
+        """Channels of all heads' keys together; 0 where its keys are its queries."""
+        return 0 if self.shared_qk else self.num_heads * self.head_dim
 
     def merge_heads(self, heads: Tensor) -> Tensor:
         """(B, H, N, D) -> (B, N, d)"""

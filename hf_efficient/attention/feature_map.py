@@ -1,6 +1,11 @@
 """Feature maps φ of kernel attention, as the engine applies them: to one chunk at a time, with their derivative."""
 
+import math
+
 from torch import Tensor
+
+# Logarithms of features that are no further from 0 need no stabiliser: sums of a million of them are still in range.
+SAFE_PEAK = 60.0
 
 
 class FeatureMap:
@@ -11,6 +16,13 @@ class FeatureMap:
 
     stabilised = False
     floor = 0.0
+    peak = math.inf  # no log φ is higher
+
+    @property
+    def needs_maximum(self) -> bool:
+        """Whether exp(a) could leave the range of float32, so that a running maximum has to keep it there."""
+        bounded = self.floor > math.exp(-SAFE_PEAK) and self.peak <= SAFE_PEAK
+        return self.stabilised and not bounded
 
     @property
     def ready_made(self) -> bool:

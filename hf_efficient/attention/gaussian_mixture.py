@@ -106,6 +106,10 @@ class GaussianMixture(Attention):
         q, k, v = (p(hidden_states) for p in (self.q_proj, self.k_proj, self.v_proj))
         return tuple(x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (q, k, v))
 
+    @property
+    def key_width(self):
+        return super().key_width * (self.num_keys if self.keys == "multi" else 1)
+
     def components(self, k: Tensor) -> Tensor:
         """k (B, H, N, D), or (B, H, N, R·D) with "multi" -> k_jr (B, H, N, R, D)"""
         if self.keys == "multi":
@@ -140,9 +144,7 @@ class GaussianMixture(Attention):
         if self.linear:
             return self.run_linear(q, k, v, key_mask)[0]
         components = self.components(k)
-        # Before π is used, and not while a checkpointed region is recomputed: it must see the π of its first run.
-        if self.mode == "em" and self.training and torch._C._current_graph_task_id() == -1:
-            self.update_mixture(q, components, key_mask)
+        self.learn_mixture(q, components, key_mask)
         return self.mix(*self.augmented(q, components), v, key_mask)
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, start: int = 0) -> Tensor:
@@ -182,6 +184,11 @@ class GaussianMixture(Attention):
 
     def combine(self, logits: Tensor) -> Tensor:
         return logits.amax(-1) if self.mode == "hard" else logits.logsumexp(-1)
+
+    def learn_mixture(self, q: Tensor, components: Tensor, key_mask: Tensor | None) -> None:
+        # Before π is used, and not while a checkpointed region is recomputed: it must see the π of its first run.
+        if self.mode == "em" and self.training and torch._C._current_graph_task_id() == -1:
+            self.update_mixture(q, components, key_mask)
 
     @torch.no_grad()
     def update_mixture(self, q: Tensor, components: Tensor, key_mask: Tensor | None) -> None:
@@ -244,6 +251,10 @@ class GaussianMixture(Attention):
     def extend(self, q, k, v, state, key_mask=None):
         if self.linear:
             return self.run_linear(q, zero_masked(k, key_mask), zero_masked(v, key_mask), key_mask, state)
+        self.learn_mixture(q, self.components(k), key_mask)
         state = extend_cache(state, k, v, key_mask)
         augmented = self.augmented(q, self.components(state["k"]))
         return self.mix(*augmented, state["v"], state["mask"], state["k"].shape[2] - q.shape[2]), state
+
+    def absorb(self, k, v, state, key_mask=None):
+        return super().absorb(k, v, state, key_mask) if self.linear else extend_cache(state, k, v, key_mask)

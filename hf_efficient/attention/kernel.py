@@ -8,8 +8,9 @@ with A(i) = every key (bidirectional) or j ≤ i (causal): O(N·F·D). `kernel_a
 (`streaming.py`); `kernel_step` is the recurrent form for one token. Both take and return the same state, so any split
 of a sequence into calls gives the same result. A column of ones beside v makes z the last column of S.
 
-Stabilised feature maps return log φ. A running maximum c per feature keeps exp(log φ − c) in range: the state holds
-S·e^{−c} and c. It cancels exactly, so it is never differentiated, and no future key moves a past row.
+Stabilised feature maps return log φ. Where that is unbounded, a running maximum c per feature keeps exp(log φ − c) in
+range: the state holds S·e^{−c} and c. It cancels exactly, so it is never differentiated, and no future key moves a
+past row.
 """
 
 import math
@@ -49,23 +50,27 @@ def kernel_attention(
 ) -> tuple[Tensor, State]:
     """q, k (B, H, N, D), v (B, H, N, Dv) -> output (B, H, N, Dv) and the state after the last token.
 
+    Bidirectional, there may be more or fewer queries than keys; none at all only takes the keys into the state.
+
     `key_weight` (B, N) or (B, H, N) multiplies φ_k and is not differentiated: 0 removes a key (padding), 1/(1−p) keeps
     one under dropout. `normalise=False` returns the numerator. float32 throughout; float64 for float64.
     """
     feature_map = feature_map or FeatureMap()
     if torch.compiler.is_compiling() and not causal and state is None:
         return _traceable(q, k, v, feature_map, key_weight, normalise, eps)
-    batch, heads, length, head_dim = q.shape
+    batch, heads, length, head_dim = k.shape
     dtype, features = v.dtype, feature_map.num_features(head_dim)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     if state is None:
         state = initial_state(batch, heads, features, v.shape[-1], feature_map, normalise, v.device, wide)
     q, k, v, S = q.to(wide), k.to(wide), v.to(wide), state["S"].to(wide)
-    c = state["c"].to(wide) if feature_map.stabilised else None
+    c = state["c"].to(wide) if feature_map.needs_maximum else None
     if key_weight is not None:
         key_weight = key_weight if key_weight.dim() == 3 else key_weight.unsqueeze(1)
         key_weight = key_weight.to(wide).expand(batch, heads, length)
-    chunk_size = min(chunk_size or max(block_size, min(1024, TILE // (heads * max(features, v.shape[-1])))), length)
+    chunk_size = min(
+        chunk_size or max(block_size, min(1024, TILE // (heads * max(features, v.shape[-1])))), max(length, q.shape[2])
+    )
     block_size = min(block_size, chunk_size) if causal else 1
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S))
     plan = Plan(
@@ -108,39 +113,59 @@ def kernel_step(
     q: Tensor, k: Tensor, v: Tensor, state: State, feature_map: FeatureMap | None = None, *, normalise=True, eps=0.0
 ) -> tuple[Tensor, State]:
     """One token, q, k, v (B, H, 1, D): S += φ_k [v, 1]ᵀ, o = φ_q S. In place where no gradient is asked."""
+    return kernel_step_stacked(torch.stack([q, k]), v, state, feature_map, normalise=normalise, eps=eps)
+
+
+def kernel_step_stacked(
+    qk: Tensor, v: Tensor, state: State, feature_map: FeatureMap | None = None, *, normalise=True, eps=0.0
+) -> tuple[Tensor, State]:
+    """The same for q and k in one tensor (2, B, H, 1, D), so that one call of the map makes the features of both."""
     feature_map = feature_map or FeatureMap()
+    if not state["S"].is_contiguous():
+        state = {name: x.contiguous() for name, x in state.items()}
     S, c = state["S"], state.get("c")
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S)):
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (qk, v, S)):
         return kernel_attention(
-            q, k, v, feature_map, causal=True, state=state, normalise=normalise, eps=eps, chunk_size=1
+            *qk, v, feature_map, causal=True, state=state, normalise=normalise, eps=eps, chunk_size=1
         )
-    both = torch.stack([q, k]).flatten(0, 1).to(S.dtype)  # one call of the map for both
-    phi = both.new_empty(*both.shape[:3], S.shape[2])
-    feature_map.write(both, phi, torch.empty_like(phi))
-    phi_q, phi_k = phi.chunk(2)  # (B, H, 1, F)
+    phi = feature_map(qk.reshape(-1, qk.shape[-1]).to(S.dtype))  # (2G, F), G = B·H
+    groups = S.view(-1, *S.shape[2:])  # (G, F, Dv + 1)
+    phi_q, phi_k = phi[: len(groups)], phi[len(groups) :]
     if c is not None:
-        before = c.clone()
-        torch.maximum(c, phi_k.squeeze(2), out=c)
-        S.mul_(torch.exp(before - c).unsqueeze(-1))
-        phi_q, phi_k, top = phi_q + c.unsqueeze(2), phi_k - c.unsqueeze(2), 0.0
-        if normalise:
-            top = phi_q.amax(-1, keepdim=True)
-        if feature_map.floor:
-            log_floor = math.log(feature_map.floor)
-            floor_q, floor_k = c.unsqueeze(2) + log_floor, log_floor - c.unsqueeze(2)
-            top = torch.maximum(top, floor_q.amax(-1, keepdim=True)) if normalise else top
-            phi_q, phi_k = (phi_q - top).exp_().add_((floor_q - top).exp_()), phi_k.exp_().add_(floor_k.exp_())
-        else:
-            phi_q, phi_k = (phi_q - top).exp_(), phi_k.exp_()
-    phi_k = phi_k.transpose(2, 3)  # (B, H, F, 1)
-    S[..., : v.shape[-1]].addcmul_(phi_k, v.to(S.dtype))
+        phi_q, phi_k = _stabilise(phi_q, phi_k, S, c, feature_map.floor, normalise)
+    elif feature_map.stabilised:
+        phi.exp_().add_(feature_map.floor)
+        if normalise:  # a factor per query cancels in the ratio; this one keeps it in range
+            phi_q.div_(phi_q.amax(-1, keepdim=True))
+    values = v.reshape(-1, 1, v.shape[-1]).to(S.dtype)
+    groups[..., : v.shape[-1]].addcmul_(phi_k.unsqueeze(-1), values)
     if normalise:
-        S[..., -1:].add_(phi_k)
-    readout = phi_q @ S  # (B, H, 1, Dv + 1)
-    if not normalise:
-        return readout.to(v.dtype), state
-    denominator = readout[..., -1:] + eps
-    return (readout[..., :-1] / denominator.masked_fill(denominator == 0, math.inf)).to(v.dtype), state
+        groups[..., -1].add_(phi_k)
+    readout = torch.bmm(phi_q.unsqueeze(1), groups)  # (G, 1, Dv + 1)
+    if normalise:
+        denominator = readout[..., -1:]
+        if eps or not feature_map.floor:
+            denominator = denominator + eps
+            denominator.masked_fill_(denominator == 0, math.inf)
+        readout = readout[..., :-1] / denominator
+    return readout.view(*S.shape[:2], 1, v.shape[-1]).to(v.dtype), state
+
+
+def _stabilise(
+    phi_q: Tensor, phi_k: Tensor, S: Tensor, c: Tensor, floor: float, normalise: bool
+) -> tuple[Tensor, Tensor]:
+    """φ_q and φ_k (G, F) from their logarithms, relative to the running maximum c, which moves with S in place."""
+    before, c = c.clone(), c.view_as(phi_k)
+    torch.maximum(c, phi_k, out=c)
+    S.mul_(torch.exp(before - c.view_as(before)).unsqueeze(-1))
+    phi_q, phi_k, top = phi_q + c, phi_k - c, 0.0
+    if normalise:
+        top = phi_q.amax(-1, keepdim=True)
+    if not floor:
+        return (phi_q - top).exp_(), phi_k.exp_()
+    floor_q, floor_k = c + math.log(floor), math.log(floor) - c
+    top = torch.maximum(top, floor_q.amax(-1, keepdim=True)) if normalise else top
+    return (phi_q - top).exp_().add_((floor_q - top).exp_()), phi_k.exp_().add_(floor_k.exp_())
 
 
 def initial_state(
@@ -153,10 +178,10 @@ def initial_state(
     device=None,
     dtype: torch.dtype = torch.float32,
 ) -> State:
-    """No token seen: S (B, H, F, Dv + 1) with z as its last column, and c (B, H, F) for stabilised maps."""
+    """No token seen: S (B, H, F, Dv + 1) with z as its last column, and c (B, H, F) where a maximum is needed."""
     shape = (batch_size, num_heads, num_features)
     state = {"S": torch.zeros(*shape, value_dim + normalise, device=device, dtype=dtype)}
-    if feature_map is not None and feature_map.stabilised:
+    if feature_map is not None and feature_map.needs_maximum:
         empty = math.log(feature_map.floor) if feature_map.floor else NO_KEY
         state["c"] = torch.full(shape, empty, device=device, dtype=dtype)
     return state
@@ -222,6 +247,16 @@ class KernelAttention(Attention):
         output, after = self.run(q, k, v, key_mask, state)
         return self.finish(output, key_mask, state), {**after, **own}
 
+    def absorb(self, k, v, state, key_mask=None):
+        if self.uses_positions:  # its features depend on what `extend` alone keeps count of
+            return super().absorb(k, v, state, key_mask)
+        return self.run(k[:, :, :0], k, v, key_mask, state, causal=False)[1]
+
+    def cross(self, q, k, v, key_mask=None):
+        if self.uses_positions:
+            return super().cross(q, k, v, key_mask)
+        return self.run(q, k, v, key_mask, causal=False)[0]
+
     def step(self, q, k, v, state):
         if q.dim() == 3:
             output, state = self.step(q.unsqueeze(2), k.unsqueeze(2), v.unsqueeze(2), state)
@@ -230,22 +265,27 @@ class KernelAttention(Attention):
         output, after = kernel_step(q, k, v, state, self.feature_map, normalise=self.normalise, eps=self.eps)
         return self.finish(output, None, state), {**after, **own}
 
-    def run(self, q, k, v, key_mask, state=None):
-        weight = key_mask
+    def step_stacked(self, qk, v, state):
+        if self.uses_positions:
+            return super().step_stacked(qk, v, state)
+        return kernel_step_stacked(qk, v, state, self.feature_map, normalise=self.normalise, eps=self.eps)
+
+    def run(self, q, k, v, key_mask, state=None, causal=None):
+        causal, weight = self.causal if causal is None else causal, key_mask
         if self.training and self.dropout:  # there is no N×N matrix to drop from: whole keys go
-            keep = F.dropout(torch.ones(q.shape[:3], device=q.device), self.dropout)
+            keep = F.dropout(torch.ones(k.shape[:3], device=k.device), self.dropout)
             weight = keep if key_mask is None else keep * key_mask.unsqueeze(1)
         return kernel_attention(
             q,
             k,
             v,
             self.feature_map,
-            causal=self.causal,
+            causal=causal,
             state=state,
             key_weight=weight,
             normalise=self.normalise,
             eps=self.eps,
-            chunk_size=self.exact_chunk_size(k, state),
+            chunk_size=self.exact_chunk_size(k, state) if causal else self.chunk_size,
         )
 
     def exact_chunk_size(self, k, state=None) -> int | None:

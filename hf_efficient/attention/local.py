@@ -69,6 +69,10 @@ class Local(Attention):
         state = {"k": k[:, :, last].clone(), "v": v[:, :, last].clone(), "mask": mask[:, last].clone()}
         return self._banded(q, k, v, mask), state
 
+    def cross(self, q, k, v, key_mask=None):
+        """Without an order there is no window: softmax attention."""
+        return softmax_attention(q, k, v, key_mask=key_mask)
+
     def _banded(self, q, k, v, real):
         """q (B, H, N, D) against k, v, real that begin w tokens before it and, bidirectional, end w tokens after."""
         batch, _, length, _ = q.shape

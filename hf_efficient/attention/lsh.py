@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Attention, check_positive, linear, register_attention, zero_masked
+from .softmax import softmax_attention
 
 SELF = -1e5  # loses to any other key
 MASKED = -1e9  # loses to oneself; finite, so that a token which sees nothing becomes 0 and not NaN
@@ -150,6 +151,10 @@ class Lsh(Attention):
 
     def extend(self, q, k, v, state, key_mask=None):
         return self._causal(q, v, key_mask, state)
+
+    def cross(self, q, k, v, key_mask=None):
+        """What the buckets of the hash are an estimate of: softmax attention with keys of unit length."""
+        return softmax_attention(q, F.normalize(zero_masked(k, key_mask), dim=-1), v, key_mask=key_mask)
 
     def step(self, q, k, v, state):
         """A single token meets what its buckets have kept: nothing needs laying out."""

@@ -6,14 +6,17 @@
 that the blocks are Haar-distributed; the usual code skips that and is biased by a tenth), with norms χ_D or √D. Ω is
 drawn from (seed, layer, redraw), so ranks agree, and redrawn every `redraw_interval` training forwards.
 
-The stabiliser is a running maximum per feature (see `kernel.py`). The usual one, a maximum over all keys to which
-10⁻⁴ is then added, lets future keys move past outputs. ε is absolute here: at 0 the estimate is unbiased; larger
-values trade bias for variance. With unit-variance q and k at D = 64 and m = 266 the error against softmax exceeds
-100 %: this is a kernel of its own rather than a stand-in for softmax, unless ‖q‖ and ‖k‖ are small or m is large.
+log φ is at most ‖ω‖²/2, which for heads of up to about 80 channels is in float32's range: nothing needs stabilising.
+Beyond that, or with ε = 0, the stabiliser is a running maximum per feature (see `kernel.py`). The usual one, a maximum
+over all keys to which 10⁻⁴ is then added, lets future keys move past outputs. ε is absolute here: at 0 the estimate is
+unbiased; larger values trade bias for variance. With unit-variance q and k at D = 64 and m = 266 the error against
+softmax exceeds 100 %: this is a kernel of its own rather than a stand-in for softmax, unless ‖q‖ and ‖k‖ are small or
+m is large.
 
 `features="relu"`: φ(x) = relu(Ωx') + 10⁻³, the generalised attention of the same paper.
 """
 
+import functools
 import math
 import random
 
@@ -27,6 +30,11 @@ from .kernel import NO_KEY, KernelAttention, safe_chunk_size
 RELU_FLOOR = 1e-3
 
 
+def _version(x: Tensor) -> int | None:
+    """Counts what has been written to a tensor."""
+    return None if x.is_inference() else x._version
+
+
 class _RandomFeatures(FeatureMap):
     """a = Ωx' − ‖x'‖²/2, or relu(Ωx') + 10⁻³, with the Ω of the module at hand.
 
@@ -34,32 +42,46 @@ class _RandomFeatures(FeatureMap):
     """
 
     def __init__(self, projection: Tensor, epsilon: float, relu: bool):
+        self.projection, self.version = projection, _version(projection)
         scale, projection = projection.shape[1] ** -0.25, projection.double()
         half = projection.new_full((projection.shape[0], 1), 0.0 if relu else -(scale**2) / 2)
-        self.matrix = torch.cat([projection * scale, half], 1)  # (m, D + 1)
+        self.matrices = {torch.float64: torch.cat([projection * scale, half], 1)}  # (m, D + 1)
         self.stabilised, self.floor, self.relu = not relu, 0.0 if relu else epsilon, relu
 
+    def is_of(self, projection: Tensor) -> bool:
+        return self.projection is projection and self.version == _version(projection)
+
+    @functools.cached_property
+    def peak(self) -> float:
+        """ω·x' − ‖x'‖²/2 = ‖ω‖²/2 − ‖ω − x'‖²/2"""
+        return float(self.projection.double().square().sum(-1).max()) / 2
+
+    def matrix(self, dtype: torch.dtype) -> Tensor:
+        if dtype not in self.matrices:
+            self.matrices[dtype] = self.matrices[torch.float64].to(dtype)
+        return self.matrices[dtype]
+
     def num_features(self, head_dim: int) -> int:
-        return self.matrix.shape[0]
+        return self.projection.shape[0]
 
     def __call__(self, x: Tensor) -> Tensor:
-        extended = torch.cat([x, x.square().sum(-1, keepdim=True)], -1)
-        product = extended @ self.matrix.to(x.dtype).T
+        extended = torch.cat([x, (x * x).sum(-1, keepdim=True)], -1)
+        product = extended @ self.matrix(x.dtype).T
         return product.relu() + RELU_FLOOR if self.relu else product
 
     def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
         extended = torch.cat([x, x.square().sum(-1, keepdim=True)], -1).flatten(0, -2)
         if out.is_contiguous():
-            torch.mm(extended, self.matrix.to(x.dtype).T, out=out.view(-1, out.shape[-1]))
+            torch.mm(extended, self.matrix(x.dtype).T, out=out.view(-1, out.shape[-1]))
         else:
-            out.copy_(torch.mm(extended, self.matrix.to(x.dtype).T).view(out.shape))
+            out.copy_(torch.mm(extended, self.matrix(x.dtype).T).view(out.shape))
         if self.relu:
             out.clamp_(min=0).add_(RELU_FLOOR)
 
     def vjp(self, x: Tensor, out: Tensor, grad: Tensor, target: Tensor) -> None:
         if self.relu:
             grad.mul_(out > RELU_FLOOR)
-        pulled = torch.mm(grad.reshape(-1, grad.shape[-1]), self.matrix.to(x.dtype)).view(*x.shape[:-1], -1)
+        pulled = torch.mm(grad.reshape(-1, grad.shape[-1]), self.matrix(x.dtype)).view(*x.shape[:-1], -1)
         torch.addcmul(pulled[..., :-1], pulled[..., -1:], x, value=2, out=target)
 
 
@@ -93,6 +115,7 @@ class Performer(KernelAttention):
         **common,
     ):
         super().__init__(hidden_size, num_heads, **common)
+        self._map = None
         check_choice("features", features, ("positive", "relu"))
         check_choice("norms", norms, ("chi", "sqrt"))
         if not isinstance(epsilon, (int, float)) or not 0 <= epsilon < math.inf:
@@ -127,7 +150,9 @@ class Performer(KernelAttention):
 
     @property
     def feature_map(self) -> FeatureMap:
-        return _RandomFeatures(self.projection, self.epsilon, self.features == "relu")
+        if self._map is None or torch.compiler.is_compiling() or not self._map.is_of(self.projection):
+            self._map = _RandomFeatures(self.projection, self.epsilon, self.features == "relu")
+        return self._map
 
     @feature_map.setter
     def feature_map(self, _) -> None:
@@ -140,13 +165,12 @@ class Performer(KernelAttention):
             self.projection = exact.to(self.projection.device)
         return self
 
-    def forward(self, *args, **kwargs):
+    def before_forward(self):
         # Not while a checkpointed region is recomputed: it must see the Ω of its first run.
         if self.training and self.redraw_interval and torch._C._current_graph_task_id() == -1:
             self.forwards += 1
             if self.forwards % self.redraw_interval == 0:
                 self.redraw(int(self.forwards) // self.redraw_interval)
-        return super().forward(*args, **kwargs)
 
     def exact_chunk_size(self, k, state=None):
         if not self.causal or self.features == "relu" or self.epsilon:  # ε bounds how far features can differ

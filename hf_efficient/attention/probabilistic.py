@@ -142,4 +142,8 @@ class Probabilistic(Attention):
     def extend(self, q, k, v, state, key_mask=None):
         state = extend_cache(state, k, v, key_mask)
         bias = self.key_bias(state["k"], state["k"])
-        return cached_attention(q, state, bias, self.alpha.to(q.dtype)), state
+        dropout = self.dropout if self.training else 0.0
+        return cached_attention(q, state, bias, self.alpha.to(q.dtype), dropout), state
+
+    def absorb(self, k, v, state, key_mask=None):
+        return extend_cache(state, k, v, key_mask)

@@ -29,7 +29,13 @@ class Softmax(Attention):
 
     def extend(self, q, k, v, state, key_mask=None):
         state = extend_cache(state, k, v, key_mask)
-        return cached_attention(q, state), state
+        return cached_attention(q, state, dropout=self.dropout if self.training else 0.0), state
+
+    def absorb(self, k, v, state, key_mask=None):
+        return extend_cache(state, k, v, key_mask)
+
+    def cross(self, q, k, v, key_mask=None):
+        return softmax_attention(q, k, v, key_mask=key_mask)
 
 
 def softmax_attention(
@@ -101,14 +107,21 @@ def extend_cache(state: State, k: Tensor, v: Tensor, key_mask: Tensor | None) ->
     }
 
 
-def cached_attention(q: Tensor, state: State, key_bias: Tensor | None = None, scale=None) -> Tensor:
+def cached_attention(
+    q: Tensor, state: State, key_bias: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
     """The last N tokens' queries against a cache that already holds their keys."""
     k, v = state["k"], state["v"]
     total, new = k.shape[2], q.shape[2]
     rows = torch.arange(total - new, total, device=q.device)
     allowed = allowed_keys(total, True, state["mask"], rows, q.device)
     seen = allowed.any(-1, keepdim=True)
+    if key_bias is None and not isinstance(scale, Tensor):
+        # Finite, so that a row which sees nothing becomes 0 below and not NaN in the backward pass.
+        mask = torch.zeros_like(allowed, dtype=q.dtype).masked_fill(~allowed, torch.finfo(q.dtype).min / 4)
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale).masked_fill(~seen, 0)
     logits = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     if key_bias is not None:
         logits = logits + key_bias.unsqueeze(-2)
-    return (masked_softmax(logits, allowed) @ v).masked_fill(~seen, 0)
+    weights = F.dropout(masked_softmax(logits, allowed), dropout)
+    return (weights @ v).masked_fill(~seen, 0)

@@ -51,9 +51,12 @@ class _Tile:
         self.plan, self.weight, self.like = plan, weight, v
         self.batch, self.heads, length, self.value_dim = v.shape
         self.groups = self.batch * self.heads
-        self.chunks = [slice(a, min(a + plan.chunk_size, length)) for a in range(0, length, plan.chunk_size)]
+        self.chunks = self.cut(length)
         keep = v.device.type == "cpu" and not torch.compiler.is_compiling()
         self.kept, self.dtype = _kept.__dict__ if keep else {}, v.dtype
+
+    def cut(self, length: int) -> list[slice]:
+        return [slice(a, min(a + self.plan.chunk_size, length)) for a in range(0, length, self.plan.chunk_size)]
 
     def scratch(self, name: str, *shape: int) -> Tensor:
         """A contiguous tensor with anything in it, in memory that the next call with this name uses again.
@@ -142,11 +145,14 @@ class _Tile:
         if stabilised:
             if mapped.shape[1] > real:
                 mapped[:, real:] = -math.inf
-            c = torch.maximum(c, mapped.amax(1, keepdim=True)) if top is None else top
-            slope = mapped.sub_(c).exp_()
+            if c is not None:
+                c = torch.maximum(c, mapped.amax(1, keepdim=True)) if top is None else top
+                mapped.sub_(c)
+            slope = mapped.exp_()
         phi = mapped
         if floor:
-            phi = torch.add(mapped, torch.exp(math.log(floor) - c), out=self.scratch("keys + floor", *mapped.shape))
+            floor = floor if c is None else torch.exp(math.log(floor) - c)
+            phi = torch.add(mapped, floor, out=self.scratch("keys + floor", *mapped.shape))
         self.zero_padding(phi, at)
         if weight is not None:
             weight = F.pad(weight, (0, 0, 0, mapped.shape[1] - real))
@@ -160,17 +166,22 @@ class _Tile:
         self.zero_padding(phi, at)
         if not feature_map.stabilised:
             return _Features(phi, phi, None)
-        phi.add_(c)
+        highest = phi.new_zeros(())
+        if c is not None:
+            phi.add_(c)
+            highest = c.amax(-1, keepdim=True)  # (G, 1, 1)
         top = phi.new_zeros(()) if not self.plan.normalise else phi.amax(-1, keepdim=True)
-        highest = c.amax(-1, keepdim=True)  # (G, 1, 1)
         if feature_map.floor and self.plan.normalise:
             top = torch.maximum(top, highest + math.log(feature_map.floor))
         if self.plan.normalise:  # a factor per row cancels in the ratio; this one keeps it in range
             phi.sub_(top)
         slope = phi.exp_()
         if feature_map.floor:  # ε e^{c − top}, as the product of a column and a row
-            row, column = torch.exp(c - highest), torch.exp(highest + math.log(feature_map.floor) - top)
-            phi = torch.addcmul(slope, column, row, out=self.scratch("queries + floor", *slope.shape))
+            column, floored = torch.exp(highest + math.log(feature_map.floor) - top), ("queries + floor", *slope.shape)
+            if c is None:
+                phi = torch.add(slope, column, out=self.scratch(*floored))
+            else:
+                phi = torch.addcmul(slope, column, torch.exp(c - highest), out=self.scratch(*floored))
         return _Features(phi, slope, slope)
 
     def pull_back(self, grad: Tensor, features: _Features, x: Tensor, target: Tensor, at: slice) -> None:
@@ -312,14 +323,14 @@ def _causal_backward(tile: _Tile, q, k, v, trail: _Trail, grad: _State, out, den
 
 
 def _bidirectional(tile: _Tile, q, k, v, state: _State, out, den) -> _Trail:
-    """First every chunk writes to the state, then every chunk reads it."""
+    """First every chunk of keys writes to the state, then every chunk of queries, if there are any, reads it."""
     start = state
     for at in tile.chunks:
         keys, top = tile.keys(k, at, state.c)
         S, z, c = state.relative_to(state.c, top)
         S = torch.baddbmm(S, keys.phi.transpose(1, 2), tile.values(v, at))
         state = _State(S, None if z is None else z + keys.phi.sum(1, keepdim=True), c)
-    for at in tile.chunks:
+    for at in tile.cut(q.shape[2]):
         queries = tile.queries(q, at, state.c).phi
         mass = None if state.z is None else torch.bmm(queries, state.z.transpose(1, 2))
         tile.write(tile.product("readout", queries, state.S), mass, out, den, at)
@@ -329,7 +340,7 @@ def _bidirectional(tile: _Tile, q, k, v, state: _State, out, den) -> _Trail:
 def _bidirectional_backward(tile: _Tile, q, k, v, trail: _Trail, grad: _State, out, den, grad_out, dq, dk, dv):
     start, (S, z, c) = trail.between
     R, r = grad.S, grad.z
-    for at in tile.chunks:
+    for at in tile.cut(q.shape[2]):
         queries, (g, h) = tile.queries(q, at, c), tile.cotangents(grad_out, out, den, at)
         grad_q = tile.product("grad queries", g, S.transpose(1, 2))
         R = torch.baddbmm(R, queries.phi.transpose(1, 2), g)
@@ -350,7 +361,8 @@ class StreamedKernelAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, S, c, weight, plan, causal):
-        batch, heads, length, width = v.shape
+        batch, heads, _, width = v.shape
+        length = q.shape[2]
         out = v.new_empty(batch, length, heads, width).transpose(1, 2)  # laid out as the projections are
         den = v.new_empty(batch, heads, length if plan.normalise else 0, 1)
         S_after, c_after = torch.empty_like(S), None if c is None else torch.empty_like(c)

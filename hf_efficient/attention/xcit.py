@@ -38,6 +38,7 @@ class Xcit(Attention):
     supports_causal = True
     supports_recurrent = True
     supports_weights = False
+    can_absorb = False  # its statistics are of queries with keys
 
     def __init__(self, hidden_size: int, num_heads: int, **common):
         super().__init__(hidden_size, num_heads, **common)

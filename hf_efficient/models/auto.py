@@ -15,6 +15,7 @@ class Family:
     prefix: str
     models: dict[str, str]  # transformers' Auto class -> rest of the class name
     processor: str | None = None  # transformers' image processor, without the backend's suffix
+    tokenizer: str | None = None  # transformers' tokenizer
 
     @property
     def config(self) -> str:
@@ -54,6 +55,11 @@ FAMILIES = {
             "AutoBackbone": "Backbone",
         },
         processor="MobileViTImageProcessor",
+    ),
+    "compressive_performer": Family(
+        "CompressivePerformer",
+        {"AutoModel": "Model", "AutoModelForCausalLM": "ForCausalLM"},
+        tokenizer="PreTrainedTokenizerFast",
     ),
 }
 
@@ -113,3 +119,13 @@ def register_processors() -> None:
         if is_torchvision_available():
             classes["torchvision"] = getattr(transformers, family.processor)
         AutoImageProcessor.register(load(family.config), image_processor_classes=classes, exist_ok=True)
+
+
+def register_tokenizers() -> None:
+    import transformers
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
+
+    for family in FAMILIES.values():
+        if family.tokenizer is not None:
+            tokenizer = getattr(transformers, family.tokenizer)
+            AutoTokenizer.register(load(family.config), tokenizer_class=tokenizer, exist_ok=True)

@@ -1,0 +1,41 @@
+"""Rotary positions (Su et al. 2021, "RoFormer"): pairs of channels are turned by angles that grow with the position.
+
+    (x_{2i}, x_{2i+1}) at position p, read as a complex number, times e^{i p ω_i},    ω_i = θ^{−2i/D},  i = 0 … D/2 − 1
+
+The product of a turned query and a turned key depends on the distance of their positions only, and norms stay as they
+are, so kernels of q·k, ‖q‖ and ‖k‖ see relative positions. Positions may be fractional or negative.
+"""
+
+import torch
+from torch import Tensor
+
+
+class RotaryTable:
+    """The rotations of a fixed list of positions, computed in float64 and kept per dtype and device.
+
+    No buffers: nothing to save, to cast to half precision, or to come back empty from a meta device.
+    """
+
+    def __init__(self, positions: Tensor, head_dim: int, theta: float):
+        self.positions, self.head_dim, self.theta = positions, head_dim, theta
+        self.kept: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+    def on(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """(P, 1, D/2) complex, of float32 at least; the 1 stands for the heads."""
+        if (device, dtype) not in self.kept:
+            with torch.inference_mode(False):
+                self.kept[device, dtype] = self.compute().to(device, torch.promote_types(dtype, torch.complex64))
+        return self.kept[device, dtype]
+
+    def compute(self) -> Tensor:
+        channels = torch.arange(0, self.head_dim, 2, device="cpu", dtype=torch.float64)
+        angles = self.positions[:, None, None].to("cpu", torch.float64) * self.theta ** (-channels / self.head_dim)
+        return torch.polar(torch.ones_like(angles), angles)
+
+
+def rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    """x (B, N, H, D), turned by the rotations (N, 1, D/2), or (B, N, 1, D/2), of its tokens."""
+    wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    turned = torch.view_as_complex(wide.view(*x.shape[:-1], -1, 2)) * rotation
+    turned = torch.view_as_real(turned).view(x.shape)
+    return turned if turned.dtype == x.dtype else turned.to(x.dtype)

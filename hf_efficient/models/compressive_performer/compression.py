@@ -1,0 +1,118 @@
+"""How c old slots of memory become one: f_c, (B, n, d) -> (B, n/c, d), one per layer.
+
+Learned ones are trained by an auxiliary loss and by nothing else: the language model's loss never reaches them, and
+theirs reaches no other parameter. (The public compressive-transformer-pytorch freezes its K and V projections for good
+at the first compression; here detached weights are used functionally, and the projections keep learning.)
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+
+class Compression(nn.Module):
+    def __init__(self, hidden_size: int, rate: int):
+        super().__init__()
+        self.hidden_size, self.rate = hidden_size, rate
+
+    def groups(self, old: Tensor) -> Tensor:
+        """(B, n, d) -> (B, n/c, c, d)"""
+        return old.unflatten(1, (-1, self.rate))
+
+    def auxiliary_loss(self, q: Tensor, old: Tensor, new: Tensor, attention: nn.Module) -> Tensor | None:
+        """How much was lost: old (B, n, d) became new (B, n/c, d), and queries (B, N, H, D) look at both.
+
+        `attention.look_at(q, slots)` says what they see.
+        """
+        return None
+
+    def extra_repr(self) -> str:
+        return f"hidden_size={self.hidden_size}, rate={self.rate}"
+
+
+class MeanCompression(Compression):
+    def forward(self, old: Tensor) -> Tensor:
+        return self.groups(old).mean(2)
+
+
+class MaxCompression(Compression):
+    def forward(self, old: Tensor) -> Tensor:
+        return self.groups(old).amax(2)
+
+
+class ConvCompression(Compression):
+    """A convolution of width and stride c, as one matmul on groups of slots. It starts as the mean.
+
+    Its loss is attention reconstruction: ‖Attn(q, K, V(old)) − Attn(q, K, V(new))‖² with the layer's own projections
+    and kernel, every query seeing every slot, without positions.
+    """
+
+    def __init__(self, hidden_size: int, rate: int):
+        super().__init__(hidden_size, rate)
+        self.weight = nn.Parameter(torch.empty(hidden_size, rate * hidden_size))
+        self.bias = nn.Parameter(torch.empty(hidden_size))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        self.weight.copy_(torch.eye(self.hidden_size).repeat(1, self.rate) / self.rate)
+        self.bias.zero_()
+
+    def forward(self, old: Tensor) -> Tensor:
+        return F.linear(self.groups(old).flatten(2), self.weight, self.bias)
+
+    def auxiliary_loss(self, q, old, new, attention):
+        view = _View(attention)
+        weights = {name: p.detach() for name, p in view.named_parameters()}
+        q, old = q.detach(), old.detach()
+        with torch.no_grad():
+            target = functional_call(view, weights, (q, old))
+        return F.mse_loss(functional_call(view, weights, (q, new)), target)
+
+
+class _View(nn.Module):
+    """What queries make of some slots of memory."""
+
+    def __init__(self, attention: nn.Module):
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, q: Tensor, slots: Tensor) -> Tensor:
+        return self.attention.look_at(q, slots)
+
+
+class AutoencoderCompression(ConvCompression):
+    """The same with a decoder, a transposed convolution, and the mean squared error of what it gives back."""
+
+    def __init__(self, hidden_size: int, rate: int):
+        super().__init__(hidden_size, rate)
+        self.decoder_weight = nn.Parameter(torch.empty(rate * hidden_size, hidden_size))
+        self.decoder_bias = nn.Parameter(torch.empty(rate * hidden_size))
+        self.reset_decoder()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if hasattr(self, "decoder_weight"):
+            self.reset_decoder()
+
+    @torch.no_grad()
+    def reset_decoder(self) -> None:
+        self.decoder_weight.copy_(torch.eye(self.hidden_size).repeat(self.rate, 1))
+        self.decoder_bias.zero_()
+
+    def decode(self, new: Tensor) -> Tensor:
+        """(B, n/c, d) -> (B, n, d)"""
+        slots = F.linear(new, self.decoder_weight, self.decoder_bias)
+        return slots.unflatten(-1, (self.rate, self.hidden_size)).flatten(1, 2)
+
+    def auxiliary_loss(self, q, old, new, attention):
+        return F.mse_loss(self.decode(new), old.detach())
+
+
+COMPRESSIONS = {
+    "conv": ConvCompression,
+    "autoencoder": AutoencoderCompression,
+    "mean": MeanCompression,
+    "max": MaxCompression,
+}

@@ -1,0 +1,237 @@
+"""Attention over [compressed memory; recent memory; segment], Algorithm 1 of Ragupathi et al. 2021 made exact.
+
+Queries come from the current segment only. Memory holds detached inputs of the layer; its keys and values are made of
+them with the present weights, so that W_k and W_v keep learning from what is remembered. Memory is visible to every
+query: it enters the attention's state before the segment does. Positions are counted from the segment's start.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from ...attention.base import Attention, State
+from ...layers.memory import (
+    Memory,
+    MemoryLengths,
+    Piece,
+    Schedule,
+    join,
+    own_storage,
+    put_rows,
+    remember,
+    write_segment,
+)
+from ...layers.rotary import RotaryTable, rotate
+from .compression import Compression
+
+
+class Heads(NamedTuple):
+    """Token-major, with R keys per token."""
+
+    q: Tensor  # (B, N, H, D)
+    k: Tensor  # (B, N, H·R, D)
+    v: Tensor  # (B, N, H, D)
+
+    def at(self, columns: slice) -> "Heads":
+        return Heads(*(x[:, columns] for x in self))
+
+
+class MemoryAttention(nn.Module):
+    """
+    Args:
+        attention: a causal mechanism with a state, without projections of its own.
+        lengths: of segment and memories.
+        compression: f_c; None where there is no compressed memory.
+        positions: the rotations of [compressed; recent; segment].
+
+    q, k and v are one matrix, stored (in, out) as GPT-2's: for a single token it is read in long rows, which is what
+    decoding takes its time for.
+    """
+
+    def __init__(
+        self, attention: Attention, lengths: MemoryLengths, compression: Compression | None, positions: RotaryTable
+    ):
+        super().__init__()
+        self.attention, self.lengths, self.compression, self.positions = attention, lengths, compression, positions
+        self.width = attention.num_heads * attention.head_dim
+        self.qkv_proj = Conv1D(2 * self.width + attention.key_width, attention.hidden_size)
+        self.o_proj = nn.Linear(self.width, attention.hidden_size)
+
+    def project(self, tokens: Tensor) -> Tensor:
+        """(B, N, d) -> q, k and v of all heads: (B, N, ·, D)"""
+        return self.qkv_proj(tokens).view(*tokens.shape[:2], -1, self.attention.head_dim)
+
+    def project_slots(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """k and v of (B, n, d) that are only looked at"""
+        if not self.attention.key_width or type(self.qkv_proj) is not Conv1D:  # an adapter, say
+            return self.split(self.project(slots.contiguous()))[1:]
+        weight, bias = self.qkv_proj.weight[:, self.width :], self.qkv_proj.bias[self.width :]
+        projected = torch.addmm(bias, slots.flatten(0, 1), weight).unflatten(0, slots.shape[:2])
+        keys = self.attention.key_width
+        return tuple(x.unflatten(-1, (-1, self.attention.head_dim)) for x in projected.split([keys, self.width], -1))
+
+    def split(self, vectors: Tensor) -> Heads:
+        """(B, N, all heads' q, k and v, D)"""
+        heads = self.attention.num_heads
+        q, v = vectors[:, :, :heads], vectors[:, :, -heads:]
+        return Heads(q, vectors[:, :, heads:-heads] if self.attention.key_width else q, v)
+
+    def turned(self, vectors: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor]:
+        """The same -> q and k (B, H, N, D) with positions"""
+        heads = self.attention.num_heads
+        turned = rotate(vectors[:, :, :-heads], rotation)
+        q = turned[:, :, :heads]
+        return q.transpose(1, 2), self.keys_first(turned[:, :, heads:] if self.attention.key_width else q)
+
+    def keys_first(self, k: Tensor) -> Tensor:
+        """(B, N, H·R, D) -> (B, H, N, R·D)"""
+        heads = self.attention.num_heads
+        k = k if k.shape[2] == heads else k.unflatten(2, (heads, -1)).flatten(3)
+        return k.transpose(1, 2)
+
+    def forward(
+        self, hidden_states: Tensor, memory: Memory, schedule: Schedule
+    ) -> tuple[Tensor, Memory, Tensor | None]:
+        """hidden_states (B, N, d) -> (B, N, d), the memory after them, and the compression's loss in training."""
+        self.attention.before_forward()
+        table = self.positions.on(hidden_states.device, hidden_states.dtype)
+        rotation = self.rotation_of(schedule, table)
+        vectors, tokens = self.project(hidden_states), hidden_states.detach()
+        in_place = not (self.training or torch.is_grad_enabled())
+        if in_place and schedule.is_step and memory.state is not None:
+            return self.step(vectors, tokens, rotation, memory, schedule), memory, None
+        heads, (q, k) = self.split(vectors), self.turned(vectors, rotation)
+        v = heads.v.transpose(1, 2)
+        if self.training:  # the weights have changed since, and are to learn from memory too
+            memory = memory._replace(state=None)
+        outputs, losses = [], []
+        for piece in schedule.pieces:
+            at, state = piece.columns, memory.state
+            if state is None:
+                state = self.recall(memory, piece.seen, table)
+            output, state = self.attention.extend(*(x[:, :, at] for x in (q, k, v)), state, key_mask=piece.key_mask)
+            outputs.append(output)
+            memory = memory._replace(state=state)
+            memory, loss = self.take_in(memory, tokens[:, at], heads.at(at), piece, schedule, table, in_place)
+            losses += loss
+        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)
+        return self.o_proj(output.transpose(1, 2).flatten(2)), self.settle(memory), self.mean_loss(losses)
+
+    def step(self, vectors: Tensor, token: Tensor, rotation: Tensor, memory: Memory, schedule: Schedule) -> Tensor:
+        """The same for one token (B, 1, d) that leaves every segment open; the memory is updated in place."""
+        attention, heads = self.attention, self.attention.num_heads
+        v = vectors[:, 0, -heads:].unsqueeze(2)
+        if attention.key_width == self.width:
+            turned = rotate(vectors[:, :, :-heads], rotation)  # (B, 1, 2H, D)
+            qk = turned.view(-1, 2, heads, 1, attention.head_dim).transpose(0, 1)
+            output, state = attention.step_stacked(qk, v, memory.state)
+        else:
+            output, state = attention.step(*self.turned(vectors, rotation), v, memory.state)
+        memory.state.update(state)
+        write_segment(memory.segment, token, schedule.pieces[0], schedule, in_place=True)
+        return self.o_proj(output.reshape(-1, 1, self.width))
+
+    def rotation_of(self, schedule: Schedule, table: Tensor) -> Tensor:
+        """Of the call's columns: (N, 1, D/2), or (B, N, 1, D/2) where rows differ."""
+        start, at = self.lengths.compressed + self.lengths.recent, schedule.positions
+        if isinstance(at, slice):
+            return table[start + at.start : start + at.stop]
+        return table[(at + start).to(table.device)]
+
+    def recall(self, memory: Memory, seen: list[int], table: Tensor) -> State:
+        """The attention's state after [compressed; recent; open segment] of each row."""
+        lengths = self.lengths
+        counts = [(lengths.compressed_after(n), lengths.recent_after(n), lengths.open_after(n)) for n in seen]
+        compressed, recent, opened = (max(column) for column in zip(*counts, strict=True))
+        slots = join(
+            memory.compressed[:, memory.compressed.shape[1] - compressed :],
+            memory.recent[:, memory.recent.shape[1] - recent :],
+            memory.segment[:, :opened],
+        )  # (B, n, d)
+        wide = torch.promote_types(slots.dtype, torch.float32)
+        state = self.attention.initial_state(slots.shape[0], slots.device, wide)
+        if not slots.shape[1]:
+            return state
+        mask = None
+        if len(set(counts)) > 1:
+            filled = torch.tensor(counts, device=slots.device).unsqueeze(-1)  # (B, 3, 1)
+            place = torch.arange(slots.shape[1], device=slots.device)
+            middle, end = compressed, compressed + recent
+            mask = (place >= compressed - filled[:, 0]) & (place < middle)
+            mask |= (place >= end - filled[:, 1]) & (place >= middle) & (place < end)
+            mask |= (place < end + filled[:, 2]) & (place >= end)
+        k, v = self.project_slots(slots)
+        # Compressed slots are filled only when all recent ones are, so these positions are without a gap.
+        end = lengths.compressed + lengths.recent
+        k = rotate(k, table[end - compressed - recent : end + opened])
+        return self.attention.absorb(self.keys_first(k), v.transpose(1, 2), state, mask)
+
+    def take_in(
+        self, memory: Memory, tokens: Tensor, heads: Heads, piece: Piece, schedule: Schedule, table: Tensor, in_place
+    ) -> tuple[Memory, list[tuple[Tensor, int]]]:
+        """The memory after a piece: its tokens (B, n, d) join the open segments, and full ones move on."""
+        segment, full, rows = self.lengths.segment, piece.full(self.lengths.segment), len(piece.seen)
+        if schedule.aligned and full:
+            tokens = join(memory.segment[:, : piece.seen[0] % segment], tokens)
+        else:
+            buffer = write_segment(memory.segment, tokens, piece, schedule, in_place)
+            memory, tokens = memory._replace(segment=buffer), buffer
+        if not full:
+            return memory, []
+        groups: dict[tuple[int, int], list[int]] = {}
+        for row in full:
+            seen = piece.seen[row]
+            filled = self.lengths.compressed_after(seen), self.lengths.recent_after(seen)
+            groups.setdefault(filled, []).append(row)
+        losses = []
+        for (compressed, recent), members in groups.items():
+            whole = len(members) == rows
+            index = torch.tensor(members, device=tokens.device)
+            part = memory if whole else memory._replace(state=None).select(index)
+            own_tokens, own_q = (tokens, heads.q) if schedule.aligned and whole else (tokens[index], heads.q[index])
+            *after, old, new = remember(
+                part.compressed[:, part.compressed.shape[1] - compressed :],
+                part.recent[:, part.recent.shape[1] - recent :],
+                own_tokens,
+                self.lengths,
+                self.compression,
+            )
+            if not whole:
+                after = put_rows(memory.compressed, index, after[0]), put_rows(memory.recent, index, after[1])
+            memory = memory._replace(compressed=after[0], recent=after[1])
+            if new is not None and self.training:
+                loss = self.compression.auxiliary_loss(own_q, old, new, self)
+                losses += [] if loss is None else [(loss, len(members))]
+        return memory._replace(state=self.renewed(memory, full, piece, table)), losses
+
+    def renewed(self, memory: Memory, full: list[int], piece: Piece, table: Tensor) -> State | None:
+        """The state after some rows' segments are full: theirs begin anew, with what is remembered now."""
+        if len(full) == len(piece.seen) or not self.attention.supports_recurrent:
+            return None
+        index = torch.tensor(full, device=memory.recent.device)
+        seen = [piece.seen[row] + piece.real[row] for row in full]
+        fresh = self.recall(memory._replace(state=None).select(index), seen, table)
+        return {name: x.index_copy(0, index, fresh[name].to(x.dtype)) for name, x in memory.state.items()}
+
+    def look_at(self, q: Tensor, slots: Tensor) -> Tensor:
+        """What queries (B, N, H, D) make of slots (B, n, d): each sees all of them, without positions."""
+        k, v = self.project_slots(slots)
+        return self.attention.cross(q.transpose(1, 2), self.keys_first(k), v.transpose(1, 2))
+
+    def settle(self, memory: Memory) -> Memory:
+        """What outlives the call: without gradients, and no view of something larger."""
+        state = None
+        if not self.training and memory.state is not None:
+            state = {name: x.detach() for name, x in memory.state.items()}
+        return Memory(own_storage(memory.compressed), own_storage(memory.recent), memory.segment, state)
+
+    def mean_loss(self, losses: list[tuple[Tensor, int]]) -> Tensor | None:
+        """Over rows. Where nothing was compressed it is 0, of every parameter: distributed training waits for all."""
+        if losses:
+            return sum(loss * rows for loss, rows in losses) / sum(rows for _, rows in losses)
+        if not self.training or self.compression is None:
+            return None
+        parameters = list(self.compression.parameters())
+        return 0.0 * sum(p.sum() for p in parameters) if parameters else None

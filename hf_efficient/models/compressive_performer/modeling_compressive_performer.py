@@ -1,0 +1,332 @@
+"""CompressivePerformer (Ragupathi et al. 2021, "Compressive Performers in Language Modelling").
+
+A causal language model for texts of any length: segments of T tokens, linear attention within them, and a memory of
+what came before, recent tokens as they were and older ones compressed. Time per token and size of the state do not
+depend on how much has been read. Pre-norm blocks, rotary positions.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
+from transformers.generation import GenerationMixin
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.processing_utils import Unpack
+from transformers.pytorch_utils import Conv1D
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from ...attention import build_attention
+from ...layers.block import mean_of
+from ...layers.memory import Memory, MemoryLengths, Schedule
+from ...layers.rotary import RotaryTable
+from ..base import EfficientPreTrainedModel
+from .cache import CompressiveMemory
+from .compression import COMPRESSIONS
+from .configuration_compressive_performer import CompressivePerformerConfig
+from .memory_attention import MemoryAttention
+
+# What a memory's contents depend on, beside the weights.
+MEMORY_FIELDS = (
+    *("hidden_size", "num_attention_heads", "attention", "attention_options", "segment_length", "memory_length"),
+    *("compressed_memory_length", "compression_rate", "compression"),
+)
+
+
+@dataclass
+class CompressivePerformerOutput(BaseModelOutputWithPast):
+    """transformers' fields, and `memory` after the last token, and in training the compression's `auxiliary_loss`."""
+
+    auxiliary_loss: Tensor | None = None
+    memory: Cache | None = None
+
+
+@dataclass
+class CompressivePerformerLMOutput(CausalLMOutputWithPast):
+    """transformers' fields, and what `loss` is the sum of: `lm_loss` + weight · `auxiliary_loss` (training only)."""
+
+    lm_loss: Tensor | None = None
+    auxiliary_loss: Tensor | None = None
+    memory: Cache | None = None
+
+
+class CompressivePerformerMLP(nn.Module):
+    """The first matrix is stored (in, out) as GPT-2's, so that one token reads both in long rows."""
+
+    def __init__(self, config: CompressivePerformerConfig):
+        super().__init__()
+        self.activation_fn = ACT2FN[config.hidden_act]
+        self.fc1 = Conv1D(config.intermediate_size, config.hidden_size)
+        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.fc2(self.activation_fn(self.fc1(hidden_states)))
+
+
+class CompressivePerformerLayer(GradientCheckpointingLayer):
+    """a = h + Attention(LN(h)) over memory and segment,  h' = a + MLP(LN(a)); LN(h) is what is remembered."""
+
+    def __init__(self, config: CompressivePerformerConfig, index: int, lengths: MemoryLengths, positions: RotaryTable):
+        super().__init__()
+        attention = build_attention(
+            config.attention,
+            config.hidden_size,
+            config.num_attention_heads,
+            causal=True,
+            projections=False,
+            **config.options_of_layer(index),
+        )
+        compression = None
+        if lengths.compressed:
+            compression = COMPRESSIONS[config.compression](config.hidden_size, lengths.rate)
+        self.memory_attention = MemoryAttention(attention, lengths, compression, positions)
+        self.layernorm_before = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.layernorm_after = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.mlp = CompressivePerformerMLP(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self, hidden_states: Tensor, memory: Memory, schedule: Schedule
+    ) -> tuple[Tensor, Memory, Tensor | None]:
+        """(B, N, d) -> (B, N, d), the memory after them, and the compression's loss in training"""
+        attended, memory, loss = self.memory_attention(self.layernorm_before(hidden_states), memory, schedule)
+        hidden_states = hidden_states + (self.dropout(attended) if self.training else attended)
+        transformed = self.mlp(self.layernorm_after(hidden_states))
+        return hidden_states + (self.dropout(transformed) if self.training else transformed), memory, loss
+
+
+class CompressivePerformerPreTrainedModel(EfficientPreTrainedModel):
+    config: CompressivePerformerConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["CompressivePerformerLayer"]
+    _can_record_outputs = {"hidden_states": CompressivePerformerLayer}
+    _is_stateful = True  # what has been taken in can't be taken out again: no assisted decoding
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, Conv1D):
+            init.trunc_normal_(module.weight, std=self.config.initializer_range)
+            init.zeros_(module.bias)
+        else:
+            super()._init_weights(module)
+
+
+class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
+    """The bare model."""
+
+    def __init__(self, config: CompressivePerformerConfig):
+        super().__init__(config)
+        self.lengths = MemoryLengths(
+            config.segment_length, config.memory_length, config.compressed_memory_length, config.compression_rate
+        )
+        positions = RotaryTable(self.lengths.positions(), config.head_dim, config.rope_theta)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.layers = nn.ModuleList(
+            CompressivePerformerLayer(config, i, self.lengths, positions) for i in range(config.num_hidden_layers)
+        )
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.gradient_checkpointing = False
+        self.made_for = {name: getattr(config, name) for name in MEMORY_FIELDS}
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        memory: Cache | None = None,
+        reset: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CompressivePerformerOutput:
+        """input_ids (B, N) -> last_hidden_state (B, N, d)
+
+        Args:
+            attention_mask: (B, N), or (B, all columns so far); 0 = padding, on any side, which is never remembered.
+            past_key_values: what came before; updated in place.
+            memory: the same, left as it is. `outputs.memory` goes on from there.
+            reset: (B,), True = this row begins a new text.
+        """
+        if kwargs.get("output_attentions") or self.config.output_attentions:
+            raise ValueError(
+                "output_attentions: segments attend to compressed memory, there is no N x N matrix to show."
+            )
+        hidden_states = self.embed(input_ids, inputs_embeds)
+        batch, length, _ = hidden_states.shape
+        cache = self.cache_for(past_key_values, memory, hidden_states)
+        if reset is not None:
+            self.check_rows("reset", reset.shape[0], batch)
+            for kept in cache.layers:
+                kept.reset(reset)
+        seen = cache.layers[0].seen or [0] * batch
+        schedule = Schedule(seen, length, self.lengths.segment, self.real_tokens(attention_mask, batch, length))
+        losses = []
+        for layer, kept in zip(self.layers, cache.layers, strict=True):
+            before = Memory.empty(hidden_states) if kept.memory is None else kept.memory
+            hidden_states, after, loss = layer(hidden_states, memory=before, schedule=schedule)
+            kept.store(after, schedule.after, length, self.made_for)
+            losses.append(loss)
+        return CompressivePerformerOutput(
+            last_hidden_state=self.norm(hidden_states),
+            past_key_values=cache if use_cache or past_key_values is not None else None,
+            auxiliary_loss=mean_of(losses),
+            memory=cache,
+        )
+
+    def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """(B, N, d)"""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds.")
+        if inputs_embeds is None:
+            if input_ids.dim() != 2:
+                raise ValueError(f"input_ids must be (batch, tokens), got {tuple(input_ids.shape)}.")
+            try:
+                inputs_embeds = self.embed_tokens(input_ids)
+            except IndexError:
+                wrong = input_ids[(input_ids < 0) | (input_ids >= self.config.vocab_size)]
+                raise ValueError(
+                    f"input_ids holds {wrong[0].item()}, but the tokens are 0 to {self.config.vocab_size - 1} "
+                    f"(vocab_size={self.config.vocab_size})."
+                ) from None
+        if not inputs_embeds.shape[0] or not inputs_embeds.shape[1]:
+            raise ValueError(f"input_ids of {tuple(inputs_embeds.shape[:2])} is empty: at least one token is needed.")
+        return self.dropout(inputs_embeds)
+
+    def real_tokens(self, attention_mask: Tensor | None, batch: int, length: int) -> Tensor | None:
+        """(B, N) bool of this call's columns; None if all are real."""
+        if attention_mask is None:
+            return None
+        if attention_mask.dim() != 2 or attention_mask.shape[0] != batch or attention_mask.shape[1] < length:
+            raise ValueError(
+                f"attention_mask must be ({batch}, {length}) or reach further back, got {tuple(attention_mask.shape)}."
+            )
+        mask = attention_mask[:, attention_mask.shape[1] - length :].bool()
+        return None if mask.all() else mask
+
+    def cache_for(self, past_key_values: Cache | None, memory: Cache | None, hidden_states: Tensor) -> Cache:
+        """The cache that this call updates."""
+        if past_key_values is not None and memory is not None:
+            raise ValueError("give either past_key_values or memory: both are what came before.")
+        given, name = (memory, "memory") if past_key_values is None else (past_key_values, "past_key_values")
+        if given is None:
+            return CompressiveMemory(self.config)
+        self.check_memory(name, given, hidden_states)
+        return CompressiveMemory.copy_of(given, self.config) if past_key_values is None else given
+
+    def check_memory(self, name: str, given: Cache, hidden_states: Tensor) -> None:
+        layers = getattr(given, "layers", [])
+        if not all(hasattr(layer, "made_for") for layer in layers):
+            raise ValueError(
+                f"{name} is no memory of a CompressivePerformer: pass what a call returned as `memory` or "
+                "`past_key_values`, or DynamicCache(config=model.config)."
+            )
+        if len(layers) != len(self.layers):
+            raise ValueError(f"{name} has {len(layers)} layers, not num_hidden_layers={len(self.layers)}.")
+        first = layers[0]
+        if first.memory is None:
+            return
+        for field, value in first.made_for.items() if first.made_for is not self.made_for else ():
+            if value != self.made_for[field]:
+                raise ValueError(f"{name} was made with {field}={value!r}, the model has {self.made_for[field]!r}.")
+        self.check_rows(name, len(first.seen), hidden_states.shape[0])
+        kept, width, dtype = first.memory.segment, hidden_states.shape[2], hidden_states.dtype
+        if kept.shape[2] != width:
+            raise ValueError(f"{name} is {kept.shape[2]} wide, but the model has hidden_size={width}.")
+        if kept.dtype != dtype and not torch.is_autocast_enabled(hidden_states.device.type):
+            raise ValueError(f"{name} holds {kept.dtype}, but the model computes in {dtype}.")
+
+    def check_rows(self, name: str, rows: int, batch: int) -> None:
+        if rows != batch:
+            raise ValueError(f"{name} is of batch size {rows}, but input_ids has {batch} rows.")
+
+
+class CompressivePerformerForCausalLM(CompressivePerformerPreTrainedModel, GenerationMixin):
+    """With a head that predicts the next token."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config: CompressivePerformerConfig):
+        super().__init__(config)
+        self.vocab_size = config.vocab_size
+        self.model = CompressivePerformerModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        memory: Cache | None = None,
+        reset: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CompressivePerformerLMOutput:
+        """input_ids (B, N) -> logits (B, N, vocab_size)
+
+        Args:
+            labels: (B, N), as input_ids: they are shifted here; -100 is left out of the loss.
+            shift_labels: (B, N), already shifted: the last token of a segment can then be scored too.
+            logits_to_keep: only the last so many tokens' logits, or those at these indices; 0 = all.
+            attention_mask, past_key_values, memory, reset: see `CompressivePerformerModel`.
+        """
+        outputs = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            memory=memory,
+            reset=reset,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        loss = lm_loss = None
+        if labels is not None or kwargs.get("shift_labels") is not None:
+            lm_loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+            loss = lm_loss + self.weighted(outputs.auxiliary_loss, labels, **kwargs)
+        return CompressivePerformerLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            lm_loss=lm_loss,
+            auxiliary_loss=outputs.auxiliary_loss,
+            memory=outputs.memory,
+        )
+
+    def weighted(
+        self, auxiliary_loss: Tensor | None, labels=None, shift_labels=None, num_items_in_batch=None, **kwargs
+    ) -> Tensor | float:
+        """The auxiliary loss as it enters the sum; under gradient accumulation by this part's share of the tokens."""
+        if auxiliary_loss is None:
+            return 0.0
+        weight = self.config.auxiliary_loss_weight
+        if num_items_in_batch is not None:
+            targets = labels[:, 1:] if shift_labels is None else shift_labels
+            weight = weight * (targets != -100).sum() / num_items_in_batch
+        return weight * auxiliary_loss
+
+
+__all__ = [
+    "CompressivePerformerForCausalLM",
+    "CompressivePerformerModel",
+    "CompressivePerformerPreTrainedModel",
+]

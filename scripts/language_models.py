@@ -1,0 +1,196 @@
+"""The language model's figures: decoding and prefill against GPT-2, training against peers with and without memory.
+
+All are 6 layers of width 512 with 8 heads and a vocabulary of bytes; ours has 256 features, segments of 768 tokens,
+768 recent and 1152 compressed slots of 4 tokens each.
+"""
+
+import copy
+from collections.abc import Iterator
+
+import torch
+from contenders import Contender, missing
+from measure import Progress, interleave, peak_memory, ratio, seconds_of, significant
+from targets import Figure, compare_peaks
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from hf_efficient import CompressivePerformerConfig, CompressivePerformerForCausalLM
+
+VOCABULARY, WIDTH, DEPTH, HEADS, SEGMENT, FEATURES = 256, 512, 6, 8, 768, 256
+DECODE_FLOORS = {512: 1.3, 4096: 2.5, 8192: 4.5}
+FEW, MANY, NEW_TOKENS, PREFILL = 128, 20_000, 32, 8192
+WARM_STEPS = 4  # until recent and compressed memory are in use
+
+
+def ours() -> CompressivePerformerForCausalLM:
+    torch.manual_seed(0)
+    return CompressivePerformerForCausalLM(CompressivePerformerConfig(attention_options={"num_features": FEATURES}))
+
+
+def gpt2() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    sizes = {"n_embd": WIDTH, "n_layer": DEPTH, "n_head": HEADS, "n_positions": MANY + 1000}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, bos_token_id=None, eos_token_id=None, **sizes))
+
+
+def tokens(length: int) -> torch.Tensor:
+    return torch.randint(VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))
+
+
+def figures(rounds: int, progress: Progress) -> Iterator[Figure]:
+    yield from decoding(rounds, progress)
+    yield from training(rounds, progress)
+
+
+class Decoder:
+    """Greedy `generate()` from a context that was read before."""
+
+    def __init__(self, model, context: int):
+        self.model, self.text = model.eval(), tokens(context)
+        with torch.no_grad():
+            self.cache = model(self.text[:, :-1], use_cache=True, logits_to_keep=1).past_key_values
+
+    def seconds(self) -> float:
+        """Per token"""
+        cache = copy.deepcopy(self.cache)
+        options = {"past_key_values": cache, "max_new_tokens": NEW_TOKENS, "do_sample": False}
+        return seconds_of(lambda: self.model.generate(self.text, **options)) / NEW_TOKENS
+
+    def state_bytes(self) -> int:
+        kept = [layer.memory for layer in self.cache.layers]
+        flat = [x for memory in kept for x in memory if isinstance(x, torch.Tensor)]
+        flat += [x for memory in kept for x in memory.state.values()]
+        return sum(x.nbytes for x in flat)
+
+
+def decoding(rounds: int, progress: Progress) -> Iterator[Figure]:
+    theirs, mine = gpt2(), ours()
+    for context, floor in DECODE_FLOORS.items():
+        progress.say(f"decoding after {context} tokens")
+        pair = Decoder(theirs, context), Decoder(mine, context)
+        found = ratio(*compare(pair, rounds))
+        claim = f"context {context}"
+        yield Figure("decode through generate() over GPT-2", claim, floor, found.median, note=note(found))
+    progress.say(f"decoding after {MANY} tokens")
+    few, many = Decoder(mine, FEW), Decoder(mine, MANY)
+    found = ratio(*compare((many, few), rounds))
+    claim = f"after {MANY} tokens over {FEW}"
+    yield Figure("time per generated token", claim, 1.1, found.median, at_most=True, note=note(found))
+    grown = many.state_bytes() / Decoder(mine, 4 * SEGMENT + FEW).state_bytes()  # with memories full
+    yield Figure("size of the state", f"after {MANY} tokens over {4 * SEGMENT + FEW}", 1.0, grown, at_most=True)
+    progress.say(f"prefill of {PREFILL} tokens")
+    text = tokens(PREFILL)
+
+    def prefill(model):
+        with torch.no_grad():
+            model(text, use_cache=True, logits_to_keep=1)
+
+    seconds = interleave({"theirs": lambda: prefill(theirs), "ours": lambda: prefill(mine)}, rounds)
+    found = ratio(seconds["theirs"], seconds["ours"])
+    yield Figure("prefill over GPT-2", f"{PREFILL} tokens", 2.0, found.median, note=note(found))
+
+
+def compare(pair: tuple[Decoder, Decoder], rounds: int) -> tuple[list[float], list[float]]:
+    """Seconds per token of both, taken in turns; the first round warms up."""
+    taken = [[decoder.seconds() for decoder in pair] for _ in range(rounds + 1)][1:]
+    return tuple(map(list, zip(*taken, strict=True)))
+
+
+class TrainingStep:
+    """Forward, backward and Adam on one segment after another, memory carried along."""
+
+    def __init__(self, forward, parameters, length: int):
+        self.forward, self.text, self.memory = forward, tokens(length + 1), None
+        self.optimizer = torch.optim.Adam(parameters, lr=1e-6)
+
+    def train(self) -> None:
+        loss, self.memory = self.forward(self.text[:, :-1], self.text[:, 1:], self.memory)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def infer(self) -> None:  # what is measured is training; this fills the memories
+        for _ in range(WARM_STEPS):
+            self.train()
+
+
+def our_step(length: int, causal: bool = True) -> TrainingStep:
+    model = ours().train()
+
+    def forward(inputs, targets, memory):
+        output = model(inputs, shift_labels=targets, labels=targets, memory=memory, use_cache=False)
+        return output.loss, output.memory
+
+    return TrainingStep(forward, model.parameters(), length)
+
+
+def compressive_transformer_step(length: int, causal: bool = True) -> TrainingStep:
+    from compressive_transformer_pytorch import CompressiveTransformer
+
+    model = CompressiveTransformer(
+        num_tokens=VOCABULARY,
+        dim=WIDTH,
+        depth=DEPTH,
+        heads=HEADS,
+        seq_len=SEGMENT,
+        mem_len=768,
+        cmem_len=1152,
+        cmem_ratio=4,
+        gru_gated_residual=False,
+    ).train()
+
+    def forward(inputs, targets, memory):
+        logits, memory, auxiliary = model(inputs, memories=memory)
+        return torch.nn.functional.cross_entropy(logits.mT, targets) + auxiliary, memory
+
+    return TrainingStep(forward, model.parameters(), length)
+
+
+def performer_step(length: int, causal: bool = True) -> TrainingStep:
+    from performer_pytorch import PerformerLM
+
+    model = PerformerLM(
+        num_tokens=VOCABULARY,
+        dim=WIDTH,
+        depth=DEPTH,
+        heads=HEADS,
+        dim_head=WIDTH // HEADS,
+        max_seq_len=SEGMENT,
+        nb_features=FEATURES,
+        causal=True,
+    ).train()
+
+    def forward(inputs, targets, memory):
+        return torch.nn.functional.cross_entropy(model(inputs).mT, targets), None
+
+    return TrainingStep(forward, model.parameters(), length)
+
+
+PEERS = {
+    "compressive-transformer-pytorch": (compressive_transformer_step, 2.0, 1.0),
+    "performer-pytorch": (performer_step, 3.0, 10.0),
+}
+
+
+def training(rounds: int, progress: Progress) -> Iterator[Figure]:
+    mine, memory = None, None
+    for name, (make, speed, lighter) in PEERS.items():
+        claims = [f"over {name}", f"{name} over ours"]
+        if absent := missing(name):
+            yield Figure("language model, training step", claims[0], speed, None, note=absent)
+            yield Figure("language model, peak memory of training", claims[1], lighter, None, note=absent)
+            continue
+        progress.say(f"training step against {name}")
+        mine = mine or our_step(SEGMENT)
+        theirs = make(SEGMENT)
+        for step in (theirs, mine):
+            step.infer()
+        seconds = interleave({"theirs": theirs.train, "ours": mine.train}, rounds)
+        found = ratio(seconds["theirs"], seconds["ours"])
+        yield Figure("language model, training step", claims[0], speed, found.median, note=note(found))
+        memory = memory or peak_memory(Contender("ours", "ours", our_step), SEGMENT, True)
+        value, peaks = compare_peaks(peak_memory(Contender(name, "ours", make), SEGMENT, True), memory)
+        yield Figure("language model, peak memory of training", claims[1], lighter, value, note=peaks)
+
+
+def note(found) -> str:
+    return f"quartiles {significant(found.low)} {significant(found.high)}"

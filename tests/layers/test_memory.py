@@ -1,0 +1,200 @@
+"""The memory's parts: how much is filled after how many tokens, how calls fall into pieces, what moves where."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from hf_efficient.layers.memory import (
+    Memory,
+    MemoryLengths,
+    Schedule,
+    join,
+    own_storage,
+    put_rows,
+    remember,
+    write_segment,
+)
+
+LENGTHS = [
+    MemoryLengths(8, 8, 6, 2),
+    MemoryLengths(8, 20, 3, 4),
+    MemoryLengths(8, 4, 9, 2),
+    MemoryLengths(6, 0, 5, 3),
+    MemoryLengths(5, 7, 0, 4),
+    MemoryLengths(3, 0, 0, 1),
+]
+
+
+def simulate(lengths, tokens):
+    """The three queues after so many tokens, by hand; a slot is the list of tokens it stands for."""
+    compressed, recent, segment = [], [], []
+    for token in range(tokens):
+        segment.append(token)
+        if len(segment) == lengths.segment:
+            queue, segment = recent + segment, []
+            leaving = max(0, len(queue) - lengths.recent)
+            old, recent = queue[:leaving], queue[leaving:]
+            if lengths.compressed:
+                slots = [old[i : i + lengths.rate] for i in range(0, len(old), lengths.rate)]
+                compressed = (compressed + slots)[-lengths.compressed :]
+    return compressed, recent, segment
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_what_is_filled_follows_from_the_tokens_seen(lengths):
+    for tokens in range(80):
+        compressed, recent, segment = simulate(lengths, tokens)
+        assert lengths.compressed_after(tokens) == len(compressed)
+        assert lengths.recent_after(tokens) == len(recent)
+        assert lengths.open_after(tokens) == len(segment)
+        assert len(compressed) + len(recent) + len(segment) < lengths.total + 1
+        assert not compressed or len(recent) == lengths.recent, "so positions have no gap"
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_positions_are_where_the_tokens_were(lengths):
+    positions = lengths.positions()
+    assert positions.shape == (lengths.total,)
+    tokens = lengths.segment * 20  # all is full
+    compressed, recent, _ = simulate(lengths, tokens)
+    slots = [[token - tokens for token in slot] for slot in compressed]
+    centres = [sum(slot) / len(slot) for slot in slots]
+    expected = centres + [token - tokens for token in recent] + list(range(lengths.segment))
+    assert positions.tolist() == expected
+
+
+def flags(*rows):
+    return torch.tensor([[c == "x" for c in row] for row in rows])
+
+
+MASKS = {
+    "none": None,
+    "left": flags("...xxxxxxxxxxxxxxxxxxx", "xxxxxxxxxxxxxxxxxxxxxx", "......................"),
+    "right": flags("xxxxxxxxxxxxxx........", "xxxxxxxxxxxxxxxxxxxxxx", "x....................."),
+    "holes": flags("x.x.xxxx..xxxxxxxxxx.x", "xxxxx.xxxxxxxx.xxxxxxx", ".x.x.x.x.x.x.x.x.x.x.x"),
+}
+
+
+@pytest.mark.parametrize("seen", [[0, 0, 0], [3, 3, 3], [0, 7, 12], [4, 9, 24], [8, 16, 40]], ids=str)
+@pytest.mark.parametrize("mask", MASKS)
+def test_no_piece_passes_the_end_of_a_segment(mask, seen):
+    mask, T = MASKS[mask], 5
+    schedule = Schedule(seen, 22, T, mask)
+    real = torch.ones(3, 22, dtype=torch.bool) if mask is None else mask
+    assert [c for piece in schedule.pieces for c in range(piece.columns.start, piece.columns.stop)] == list(range(22))
+    counts = list(seen)
+    for piece in schedule.pieces:
+        assert piece.seen == counts
+        part = real[:, piece.columns]
+        assert piece.real == part.sum(1).tolist()
+        assert (piece.key_mask is None and part.all()) or torch.equal(piece.key_mask, part)
+        for row, n in enumerate(piece.real):
+            assert n <= T - counts[row] % T
+            counts[row] += n
+        full = [row for row, n in enumerate(piece.real) if n and counts[row] % T == 0]
+        assert piece.full(T) == full
+    assert schedule.after == counts
+    positions = torch.arange(T)[schedule.positions] if isinstance(schedule.positions, slice) else schedule.positions
+    for row in range(3):
+        expected = [(seen[row] + i) % T for i in range(int(real[row].sum()))]
+        assert positions.expand(3, 22)[row][real[row]].tolist() == expected
+
+
+def test_aligned_rows_take_a_piece_per_segment():
+    schedule = Schedule([3, 3], 22, 5)
+    assert [(piece.columns.start, piece.columns.stop) for piece in schedule.pieces] == [
+        *((0, 2), (2, 7), (7, 12), (12, 17), (17, 22)),
+    ]
+    assert schedule.aligned
+    assert Schedule([3, 8], 22, 5).aligned
+    assert not Schedule([3, 7], 22, 5).aligned
+    assert Schedule([3, 8], 2, 5).positions == slice(3, 5)
+
+
+def test_a_step_leaves_every_segment_open():
+    assert Schedule([3, 6], 1, 5).is_step
+    assert not Schedule([3, 4], 1, 5).is_step
+    assert not Schedule([3, 6], 2, 5).is_step
+    assert not Schedule([3, 6], 1, 5, flags("x", ".")).is_step
+
+
+def sequence(start, stop, rows=2):
+    """Tokens (rows, n, 1) that carry their number."""
+    return torch.arange(float(start), stop).view(1, -1, 1).repeat(rows, 1, 1)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_full_segments_move_on(lengths):
+    compress = lambda old: old.unflatten(1, (-1, lengths.rate)).mean(2)  # noqa: E731
+    compressed, recent = sequence(0, 0), sequence(0, 0)
+    for start in range(0, lengths.segment * 9, lengths.segment):
+        segment = sequence(start, start + lengths.segment)
+        before = recent
+        compressed, recent, old, new = remember(compressed, recent, segment, lengths, compress)
+        slots, kept, _ = simulate(lengths, start + lengths.segment)
+        assert recent[0].flatten().tolist() == kept
+        assert compressed[0].flatten().tolist() == [sum(slot) / len(slot) for slot in slots]
+        if old is not None:
+            assert old[0].flatten().tolist() == torch.cat([before, segment], 1)[0, : old.shape[1], 0].tolist()
+            assert_close(new, compress(old))
+
+
+def test_what_is_remembered_is_detached():
+    weight = torch.ones(1, requires_grad=True)
+    compressed, recent, _, new = remember(
+        sequence(0, 0), sequence(0, 4), sequence(4, 8), MemoryLengths(4, 4, 4, 2), lambda old: weight * old[:, ::2]
+    )
+    assert new.requires_grad and not compressed.requires_grad and not recent.requires_grad
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_tokens_find_their_place_in_the_segment(mask, in_place):
+    mask, seen, T = MASKS[mask], [1, 3, 2], 40
+    schedule = Schedule(seen, 22, T, mask)
+    tokens, buffer = torch.randn(3, 22, 4), torch.randn(3, T, 4)
+    before = buffer.clone()
+    after = write_segment(buffer, tokens, schedule.pieces[0], schedule, in_place)
+    assert (after is buffer) == in_place and (in_place or torch.equal(buffer, before))
+    for row in range(3):
+        real = tokens[row] if mask is None else tokens[row, mask[row]]
+        expected = before[row].clone()
+        expected[seen[row] : seen[row] + len(real)] = real
+        assert torch.equal(after[row], expected)
+
+
+def test_a_buffer_is_made_when_it_is_needed():
+    schedule = Schedule([0, 0], 3, 5)
+    tokens = torch.randn(2, 3, 4)
+    buffer = write_segment(tokens[:, :0], tokens, schedule.pieces[0], schedule, in_place=True)
+    assert buffer.shape == (2, 5, 4) and torch.equal(buffer[:, :3], tokens)
+
+
+def test_rows_are_put_right_aligned():
+    target = sequence(10, 13, rows=3)
+    wider = put_rows(target, torch.tensor([1]), sequence(0, 5, rows=1))
+    assert wider[..., 0].tolist() == [[0, 0, 10, 11, 12], [0, 1, 2, 3, 4], [0, 0, 10, 11, 12]]
+    narrower = put_rows(target, torch.tensor([0, 2]), sequence(1, 2))
+    assert narrower[..., 0].tolist() == [[0, 0, 1], [10, 11, 12], [0, 0, 1]]
+
+
+def test_joining_one_filled_part_copies_nothing():
+    x, empty = torch.randn(2, 3, 4), torch.randn(2, 0, 4)
+    assert join(empty, x, empty) is x
+    assert join(empty, empty) is empty
+    assert torch.equal(join(x, empty, x), torch.cat([x, x], 1))
+
+
+def test_views_are_copied_out_of_larger_storage():
+    x = torch.randn(1, 100, 4)
+    assert own_storage(x) is x
+    part = own_storage(x[:, 90:])
+    assert torch.equal(part, x[:, 90:]) and part.untyped_storage().nbytes() == 10 * 4 * 4
+
+
+def test_rows_of_a_memory_are_selected():
+    memory = Memory(torch.randn(3, 2, 4), torch.randn(3, 5, 4), torch.randn(3, 0, 4), {"S": torch.randn(3, 7)})
+    picked = memory.select(torch.tensor([2, 0]))
+    assert torch.equal(picked.recent, memory.recent[[2, 0]])
+    assert torch.equal(picked.state["S"], memory.state["S"][[2, 0]])
+    assert memory._replace(state=None).select(torch.tensor([1])).state is None

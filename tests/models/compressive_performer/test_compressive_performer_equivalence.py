@@ -1,0 +1,211 @@
+"""One function, however it is computed: by the literal algorithm, in one call, in many, with padding, in a batch."""
+
+import pytest
+import torch
+from compressive_performer_cases import ARMS, MECHANISMS, SHAPES, in_calls, make, text
+from compressive_performer_reference import Reference
+from torch.testing import assert_close
+
+EVERY = {**ARMS, **SHAPES, **MECHANISMS}
+LENGTH = 45  # five segments and a part: memory fills, is compressed and forgotten
+every_model = pytest.mark.parametrize("fields", EVERY.values(), ids=EVERY)
+CLOSE = {"atol": 1e-9, "rtol": 1e-9}
+CUTS = {
+    "segments": [8, 16, 24, 32, 40],
+    "across segments": [3, 21, 22, 37],
+    "token by token": list(range(1, LENGTH)),
+    "prompt, then tokens": list(range(19, LENGTH)),
+}
+
+
+@torch.no_grad()
+def whole(model, ids, **kwargs):
+    return model(ids, **kwargs).logits
+
+
+@every_model
+def test_it_is_the_algorithm(fields):
+    model, ids = make(**fields), text(2, LENGTH)
+    with torch.no_grad():
+        expected = torch.stack([Reference(model).logits(row) for row in ids])
+    assert_close(whole(model, ids), expected, **CLOSE)
+
+
+@every_model
+@pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
+def test_any_split_into_calls_gives_the_same(fields, cuts):
+    model, ids = make(**fields), text(2, LENGTH)
+    logits, _ = in_calls(model, ids, cuts)
+    assert_close(logits, whole(model, ids), **CLOSE)
+
+
+@pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
+def test_any_split_gives_the_same_with_memory_passed_on(cuts):
+    model, ids = make(), text(2, LENGTH)
+    logits, _ = in_calls(model, ids, cuts, name="memory")
+    assert_close(logits, whole(model, ids), **CLOSE)
+
+
+def test_a_memory_passed_on_is_left_as_it_is():
+    model, ids = make(), text(2, LENGTH)
+    _, memory = in_calls(model, ids, [19])
+    with torch.no_grad():
+        first = model(ids, memory=memory)
+        again = model(ids, memory=memory)
+        in_place = model(ids, past_key_values=memory)
+    assert torch.equal(first.logits, again.logits) and torch.equal(first.logits, in_place.logits)
+    assert in_place.past_key_values is in_place.memory is memory
+    assert first.memory is not memory and memory.get_seq_length() == 2 * LENGTH
+
+
+@pytest.mark.parametrize("fields", [{}, {"attention": "softmax"}], ids=["performer", "softmax"])
+def test_gradients_enabled_or_not_is_the_same(fields):
+    model, ids = make(**fields), text(2, LENGTH)
+    memory, logits = None, []
+    for part in ids.split([11, 1, 1, 7, 25], 1):
+        outputs = model(part, memory=memory)
+        memory = outputs.memory
+        logits.append(outputs.logits)
+    assert_close(torch.cat(logits, 1), whole(model, ids), **CLOSE)
+    for layer in memory.layers:
+        assert not any(x.requires_grad for x in [*layer.memory[:3], *layer.memory.state.values()])
+
+
+@pytest.mark.parametrize("fields", ARMS.values(), ids=ARMS)
+def test_training_mode_computes_the_same(fields):
+    model, ids = make(**fields), text(2, LENGTH)
+    model.train()
+    memory, logits = None, []
+    for part in ids.split([8, 16, 5, 16], 1):
+        outputs = model(part, memory=memory)
+        memory = outputs.memory
+        logits.append(outputs.logits)
+    assert_close(torch.cat(logits, 1), whole(model.eval(), ids), **CLOSE)
+
+
+def test_the_first_segment_is_memoryless():
+    model, ids = make(), text(2, 20)
+    bare = make(memory_length=0, compressed_memory_length=0)
+    bare.load_state_dict(model.state_dict(), strict=False)
+    assert_close(whole(model, ids)[:, :8], whole(bare, ids)[:, :8], **CLOSE)
+    assert (whole(model, ids)[:, 8:] - whole(bare, ids)[:, 8:]).abs().max() > 1e-3
+
+
+@every_model
+@pytest.mark.parametrize("at", [3, 8, 17])
+def test_the_future_moves_nothing(fields, at):
+    model, ids = make(**fields), text(2, 30)
+    other = ids.clone()
+    other[:, at:] = text(2, 30 - at, seed=5)
+    assert_close(whole(model, ids)[:, :at], whole(model, other)[:, :at], **CLOSE)
+    assert (whole(model, ids)[:, at:] - whole(model, other)[:, at:]).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("at", [2, 12, 20])
+def test_the_past_is_remembered(at):
+    model, ids = make(), text(1, 32)
+    other = ids.clone()
+    other[:, at] = (other[:, at] + 1) % 23
+    assert (whole(model, ids)[:, 24:] - whole(model, other)[:, 24:]).abs().max() > 1e-6
+
+
+@every_model
+def test_rows_of_a_batch_do_not_meet(fields):
+    model, ids = make(**fields), text(3, 30)
+    logits, _ = in_calls(model, ids, [9, 10, 11, 20])
+    for row in range(3):
+        alone, _ = in_calls(model, ids[row : row + 1], [9, 10, 11, 20])
+        assert_close(logits[row], alone[0], **CLOSE)
+
+
+PADDED = {
+    "left": ["." * 15 + "x" * 30, "x" * 45, "." * 42 + "xxx"],
+    "right": ["x" * 30 + "." * 15, "x" * 45, "xxx" + "." * 42],
+    "both": ["." * 10 + "x" * 22 + "." * 13, "x" * 40 + "." * 5, "." * 44 + "x"],
+    "holes": ["xx.x" * 11 + "x", "x..xxxxxx" * 5, ".x.x." * 9],
+}
+
+
+def mask_of(rows):
+    return torch.tensor([[c == "x" for c in row] for row in rows]).long()
+
+
+@every_model
+@pytest.mark.parametrize("mask", PADDED.values(), ids=PADDED)
+def test_padding_changes_nothing(fields, mask):
+    if fields.get("attention") == "local" and mask is PADDED["holes"]:
+        pytest.skip("a gap takes up room in the window")
+    model, ids, mask = make(**fields), text(3, 45), mask_of(mask)
+    batch = whole(model, ids, attention_mask=mask)
+    calls, _ = in_calls(model, ids, [7, 8, 9, 26, 44], mask=mask)
+    for row in range(3):
+        real = mask[row].bool()
+        alone = whole(model, ids[row : row + 1, real])[0]
+        assert_close(batch[row, real], alone, **CLOSE)
+        assert_close(calls[row, real], alone, **CLOSE)
+
+
+def test_padding_may_hold_anything():
+    model, ids, mask = make(), text(3, 45), mask_of(PADDED["left"])
+    other = torch.where(mask.bool(), ids, text(3, 45, seed=9))
+    real = mask.bool()
+    assert torch.equal(whole(model, ids, attention_mask=mask)[real], whole(model, other, attention_mask=mask)[real])
+
+
+@pytest.mark.parametrize("fields", [{}, {"attention": "softmax"}, {"attention": "local"}], ids=lambda f: str(f))
+def test_rows_go_on_from_different_places(fields):
+    """Ragged prompts, then single tokens through several ends of segments, which rows reach at different times."""
+    model, ids, mask = make(**fields), text(3, 70), torch.ones(3, 70, dtype=torch.long)
+    mask[0, :13], mask[2, :18] = 0, 0
+    logits, _ = in_calls(model, ids, list(range(20, 70)), mask=mask)
+    for row, start in enumerate((13, 0, 18)):
+        assert_close(logits[row, start:], whole(model, ids[row : row + 1, start:])[0], **CLOSE)
+
+
+@pytest.mark.parametrize("fields", [{}, {"attention": "softmax"}], ids=["performer", "softmax"])
+@pytest.mark.parametrize("at", [16, 21])
+@pytest.mark.parametrize("name", ["memory", "past_key_values"])
+def test_a_row_that_is_reset_begins_anew(fields, at, name):
+    model, ids = make(**fields), text(3, 60)
+    _, memory = in_calls(model, ids[:, :at], [])
+    reset = torch.tensor([False, True, False])
+    with torch.no_grad():
+        first = model(ids[:, at : at + 25], reset=reset, **{name: memory})
+        second = model(ids[:, at + 25 :], **{name: first.memory})
+    logits = torch.cat([first.logits, second.logits], 1)
+    assert_close(logits[1], whole(model, ids[1:2, at:])[0], **CLOSE)
+    assert_close(logits[[0, 2]], whole(model, ids[[0, 2]])[:, at:], **CLOSE)
+
+
+def test_resetting_all_is_a_fresh_start():
+    model, ids = make(), text(2, 30)
+    _, memory = in_calls(model, text(2, 21, seed=7), [])
+    memory.reset()
+    assert memory.get_seq_length() == 0
+    with torch.no_grad():
+        assert torch.equal(model(ids, past_key_values=memory).logits, whole(model, ids))
+
+
+def test_training_on_ragged_rows_computes_the_same():
+    model, ids, mask = make(), text(3, 45), mask_of(PADDED["left"])
+    expected = whole(model, ids, attention_mask=mask)
+    outputs = model.train()(ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100))
+    assert_close(outputs.logits[mask.bool()], expected[mask.bool()], **CLOSE)
+    outputs.loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_half_precision_stays_close():
+    model, ids = make(torch.float32), text(2, 45)
+    expected = whole(model, ids)
+    for cuts in ([], list(range(20, 45))):
+        logits, _ = in_calls(make(torch.float32).to(torch.bfloat16), ids, cuts)
+        assert logits.dtype == torch.bfloat16 and logits.isfinite().all()
+        assert (logits.float() - expected).norm() < 0.1 * expected.norm()
+
+
+def test_autocast():
+    model, ids = make(torch.float32), text(2, 45)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits, _ = in_calls(model, ids, [9, 10, 30])
+    assert (logits.float() - whole(model, ids)).norm() < 0.1 * logits.float().norm()
