@@ -75,8 +75,9 @@ def decoding(rounds: int, progress: Progress) -> Iterator[Figure]:
     found = ratio(*compare((many, few), rounds))
     claim = f"after {MANY} tokens over {FEW}"
     yield Figure("time per generated token", claim, 1.1, found.median, at_most=True, note=note(found))
-    grown = many.state_bytes() / Decoder(mine, 4 * SEGMENT + FEW).state_bytes()  # with memories full
-    yield Figure("size of the state", f"after {MANY} tokens over {4 * SEGMENT + FEW}", 1.0, grown, at_most=True)
+    full = 9 * SEGMENT + FEW  # tokens after which both memories are
+    grown = many.state_bytes() / Decoder(mine, full).state_bytes()
+    yield Figure("size of the state", f"after {MANY} tokens over {full}", 1.0, grown, at_most=True)
     progress.say(f"prefill of {PREFILL} tokens")
     text = tokens(PREFILL)
 
