@@ -1,0 +1,233 @@
+"""The paper's experiment (HuggingGreen, section V.A): the same runs over and over, interleaved, and their energies.
+
+Each repetition is a process of its own, `python <script> <config> --output_dir <folder> --seed <seed>`, that leaves
+`results.json` and `energy.json` in its folder. A repetition that finished is not run again; one that was interrupted
+starts anew, since energy that went into lost work would make it incomparable.
+"""
+
+import hashlib
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .report import FILE, EnergyReport
+
+RESULTS = "results.json"
+LAST_LINES = 15
+
+
+class ExperimentError(Exception):
+    """What went wrong, in words for whoever started the experiment."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the runs that are compared.
+
+    Args:
+        name: what it is called.
+        config: its YAML.
+        overrides: further arguments of its command.
+    """
+
+    name: str
+    config: Path
+    overrides: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "Variant":
+        """From `[name=]config.yaml[,key=value ...]`."""
+        first, *pairs = text.split(",")
+        name, _, config = first.rpartition("=")
+        overrides = []
+        for pair in pairs:
+            key, equals, value = pair.partition("=")
+            if not equals or not key:
+                raise ExperimentError(f"{pair!r} in {text!r} must be key=value.")
+            overrides += [f"--{key.strip()}", value.strip()]
+        path = Path(config)
+        if not path.is_file():
+            raise ExperimentError(
+                f"there is no file {config!r} (in {text!r}): give [name=]config.yaml[,key=value ...]."
+            )
+        return cls(name or path.stem, path, tuple(overrides))
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """One process to run."""
+
+    variant: Variant
+    seed: int
+    folder: Path
+    command: tuple[str, ...]
+
+    @property
+    def marker(self) -> Path:
+        """What it was and whether it finished: beside its folder, which belongs to the script."""
+        return self.folder.with_name(f"{self.folder.name}.json")
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def label(self) -> str:
+        return f"{self.variant.name}, seed {self.seed}"
+
+    def fingerprint(self) -> dict:
+        """What makes it the same experiment: its command and the content of its config."""
+        content = hashlib.sha256(self.variant.config.read_bytes()).hexdigest()
+        return {"command": list(self.command[1:]), "config_sha256": content}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one repetition; energies in joules."""
+
+    variant: str
+    seed: int
+    train: float
+    evaluation: float
+    cpu: float
+    gpu: float
+    ram: float
+    net: float | None
+    seconds: float
+    accuracy: float | None
+    f1_micro: float | None
+
+    @property
+    def joules_per_f1(self) -> float | None:
+        """The paper's trade-off: training energy over micro-F1."""
+        return self.train / self.f1_micro if self.f1_micro else None
+
+
+def plan(
+    variants: Sequence[Variant],
+    seeds: Sequence[int],
+    output: Path,
+    script: Path,
+    common: Sequence[str] = (),
+    python: str = sys.executable,
+) -> list[Repetition]:
+    """A B A B ...: whatever changes on the machine as time goes by meets all variants alike."""
+    names = [variant.name for variant in variants]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise ExperimentError(f"two runs are called {', '.join(sorted(repeated))}: name them, as in full=config.yaml.")
+    if len(set(seeds)) < len(seeds):
+        raise ExperimentError(f"seeds {list(seeds)} must differ.")
+    repetitions = []
+    for seed in seeds:
+        for variant in variants:
+            folder = output / variant.name / f"seed_{seed}"
+            where = ("--output_dir", str(folder), "--seed", str(seed))
+            command = (python, str(script), str(variant.config), *where, *common, *variant.overrides)
+            repetitions.append(Repetition(variant, seed, folder, command))
+    return repetitions
+
+
+def is_finished(repetition: Repetition) -> bool:
+    """Whether it has run to its end; if another experiment's run is in its place, that is an error."""
+    marker = repetition.marker
+    if not marker.is_file():
+        if repetition.folder.exists() and any(repetition.folder.iterdir()):
+            raise ExperimentError(f"{repetition.folder} holds something else: choose another --output_dir.")
+        return False
+    try:
+        recorded = json.loads(marker.read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    if recorded.get("finished") and recorded.get("fingerprint") != repetition.fingerprint():
+        raise ExperimentError(
+            f"{repetition.folder} holds a run of another command or config: choose another --output_dir, or delete it."
+        )
+    return bool(recorded.get("finished"))
+
+
+def run(repetition: Repetition) -> None:
+    """Runs it from its beginning; what it prints goes to its log."""
+    folder = repetition.folder
+    if folder.exists():  # `is_finished` has made sure that it is ours
+        shutil.rmtree(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _mark(repetition, finished=False)
+    with repetition.log.open("w", encoding="utf-8") as log:
+        code = subprocess.run(repetition.command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    if code:
+        lines = repetition.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+        raise ExperimentError(
+            f"{repetition.label} failed with exit code {code}:\n  {shlex.join(repetition.command)}\n  "
+            + "\n  ".join(lines)
+            + f"\nAll of it is in {repetition.log}. The same command goes on from here."
+        )
+    read(repetition)  # what can't be read did not finish
+    _mark(repetition, finished=True)
+
+
+def _mark(repetition: Repetition, finished: bool) -> None:
+    record = {"finished": finished, "fingerprint": repetition.fingerprint()}
+    repetition.marker.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def run_all(repetitions: Sequence[Repetition], tell: Callable[[int, Repetition, bool], None]) -> Iterator[Outcome]:
+    """The outcomes, in order; `tell(index, repetition, was_there)` before each."""
+    finished = [is_finished(repetition) for repetition in repetitions]  # errors first, before hours of work
+    for index, repetition in enumerate(repetitions):
+        tell(index, repetition, finished[index])
+        if not finished[index]:
+            run(repetition)
+        yield read(repetition)
+
+
+def read_report(repetition: Repetition) -> EnergyReport:
+    try:
+        return EnergyReport.load(repetition.folder / FILE)
+    except (OSError, ValueError) as error:
+        raise ExperimentError(f"{repetition.label} left no readable {FILE}: {error}") from error
+
+
+def read(repetition: Repetition) -> Outcome:
+    report = read_report(repetition)
+    if not report.finished:
+        raise ExperimentError(f"{repetition.label} left an {FILE} of a training that did not finish.")
+    if not report.components:
+        why = report.alarms.get("failure", "it has energy.enabled=false?")
+        raise ExperimentError(f"{repetition.label} measured no energy: {why}")
+    try:
+        results = json.loads((repetition.folder / RESULTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ExperimentError(f"{repetition.label} left no readable {RESULTS}: {error}") from error
+    accuracy, f1_micro = find_metric(results, "accuracy"), find_metric(results, "f1_micro")
+    parts = {name: report.joules("train", component=name) for name in ("cpu", "gpu", "ram")}
+    return Outcome(
+        variant=repetition.variant.name,
+        seed=repetition.seed,
+        train=report.joules("train"),
+        evaluation=report.joules("eval"),
+        net=report.net_joules("train"),
+        seconds=report.seconds("train"),
+        accuracy=accuracy,
+        f1_micro=accuracy if f1_micro is None else f1_micro,  # with one label each, the two are the same number
+        **parts,
+    )
+
+
+def find_metric(results: dict, name: str) -> float | None:
+    """A metric by its name, with or without the Trainer's `eval_` before it, wherever in the results it stands."""
+    for key in (name, f"eval_{name}"):
+        if isinstance(results.get(key), (int, float)):
+            return float(results[key])
+    for part in results.values():
+        if isinstance(part, dict) and (value := find_metric(part, name)) is not None:
+            return value
+    return None
+
+
+def to_record(outcomes: Sequence[Outcome]) -> list[dict]:
+    return [{**asdict(outcome), "joules_per_f1": outcome.joules_per_f1} for outcome in outcomes]
