@@ -147,6 +147,10 @@ class Attention(nn.Module):
         blank = q.new_zeros(*q.shape[:3], k.shape[-1]), q.new_zeros(*q.shape[:3], v.shape[-1])
         return self.extend(q, *blank, state, key_mask=nobody)[0]
 
+    def cross_each(self, q: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        """`cross` against each of some (k, v) in turn."""
+        return [self.cross(q, k, v) for k, v in pairs]
+
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         """One token, q, k, v (B, H, D) or (B, H, 1, D). Without gradients the state may be updated in place."""
         if q.dim() == 4:

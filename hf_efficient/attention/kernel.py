@@ -30,6 +30,9 @@ NO_KEY = -1e30
 SAFE_RANGE = 60.0
 
 
+# Up to so many features per channel are kept for the backward pass: cheaper to read than to make again.
+KEPT_FEATURES = 4
+
 # torch.compile can't trace writes into scratch memory: the engine runs as it is, between compiled parts.
 _run = torch.compiler.disable(StreamedKernelAttention.apply)
 
@@ -72,6 +75,7 @@ def kernel_attention(
         chunk_size or max(block_size, min(1024, TILE // (heads * max(features, v.shape[-1])))), max(length, q.shape[2])
     )
     block_size = min(block_size, chunk_size) if causal else 1
+    few = features <= KEPT_FEATURES * head_dim
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S))
     plan = Plan(
         feature_map=feature_map,
@@ -81,7 +85,7 @@ def kernel_attention(
         normalise=normalise,
         eps=eps,
         keep=keep,
-        keep_features=keep and causal and not feature_map.stabilised and features <= 2 * head_dim,
+        keep_features=keep and few and not (feature_map.stabilised and (c is not None or key_weight is not None)),
     )
     with torch.autocast(v.device.type, enabled=False):
         out, S, c = _run(q, k, v, S, c, key_weight, plan, causal)
@@ -256,6 +260,30 @@ class KernelAttention(Attention):
         if self.uses_positions:
             return super().cross(q, k, v, key_mask)
         return self.run(q, k, v, key_mask, causal=False)[0]
+
+    def cross_each(self, q, pairs):
+        shared = self.normalise and not (self.uses_positions or self.feature_map.needs_maximum or q.requires_grad)
+        if not shared:
+            return super().cross_each(q, pairs)
+        features = self.query_features(q)  # once for all
+        states = (self.run(k[:, :, :0], k, v, None, causal=False)[1]["S"] for k, v in pairs)
+        return [self.read_out(features, S).to(q.dtype) for S in states]
+
+    def query_features(self, q: Tensor) -> Tensor:
+        """φ(q) (B, H, N, F) up to a factor per query, without a gradient"""
+        with torch.autocast(q.device.type, enabled=False):
+            phi = self.feature_map(q.to(torch.promote_types(q.dtype, torch.float32)))
+            if self.feature_map.stabilised:
+                phi = phi.exp_().add_(self.feature_map.floor)
+                phi.div_(phi.amax(-1, keepdim=True))
+        return phi
+
+    def read_out(self, phi: Tensor, S: Tensor) -> Tensor:
+        """φ_q S / φ_q z, differentiable in S (B, H, F, Dv + 1)"""
+        with torch.autocast(S.device.type, enabled=False):
+            readout = phi @ S.to(phi.dtype)
+            total = readout[..., -1:] + self.eps
+            return readout[..., :-1] / total.masked_fill(total == 0, math.inf)
 
     def step(self, q, k, v, state):
         if q.dim() == 3:

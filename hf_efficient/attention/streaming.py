@@ -42,6 +42,7 @@ class _Features(NamedTuple):
     phi: Tensor  # (G, L, F)
     mapped: Tensor  # what the map wrote, or for stabilised maps its exponential
     slope: Tensor | None  # dφ/d(what the map wrote), None = 1
+    floor: Tensor | float = 0.0  # what φ has above the slope, where that is all the difference
 
 
 class _Tile:
@@ -158,7 +159,7 @@ class _Tile:
             weight = F.pad(weight, (0, 0, 0, mapped.shape[1] - real))
             phi = phi * weight
             slope = weight if slope is None else slope * weight
-        return _Features(phi, mapped, slope), c
+        return _Features(phi, mapped, slope, floor), c
 
     def queries(self, q: Tensor, at: slice, c: Tensor | None) -> _Features:
         """Features of a chunk's queries, to go with keys relative to the maximum c."""
@@ -175,14 +176,22 @@ class _Tile:
             top = torch.maximum(top, highest + math.log(feature_map.floor))
         if self.plan.normalise:  # a factor per row cancels in the ratio; this one keeps it in range
             phi.sub_(top)
-        slope = phi.exp_()
+        slope, column = phi.exp_(), 0.0
         if feature_map.floor:  # ε e^{c − top}, as the product of a column and a row
             column, floored = torch.exp(highest + math.log(feature_map.floor) - top), ("queries + floor", *slope.shape)
             if c is None:
                 phi = torch.add(slope, column, out=self.scratch(*floored))
             else:
                 phi = torch.addcmul(slope, column, torch.exp(c - highest), out=self.scratch(*floored))
-        return _Features(phi, slope, slope)
+        return _Features(phi, slope, slope, column)
+
+    def restored(self, name: str, features: _Features, at: slice) -> _Features:
+        """Features that were kept: all but φ, which stood in scratch memory, where it had a floor of its own."""
+        if not self.plan.feature_map.floor:
+            return features
+        phi = torch.add(features.slope, features.floor, out=self.scratch(f"{name} + floor", *features.slope.shape))
+        self.zero_padding(phi, at)
+        return features._replace(phi=phi)
 
     def pull_back(self, grad: Tensor, features: _Features, x: Tensor, target: Tensor, at: slice) -> None:
         """dL/dφ -> dL/dx"""
@@ -254,7 +263,7 @@ class _Trail(NamedTuple):
     between: list[_State]  # chunks
     scores: list[Tensor]
     states: list[Tensor]
-    features: list[tuple[_Features, _Features] | None]
+    features: list[tuple[_Features, _Features] | _Features | None]  # of queries and keys; bidirectional: of keys
 
 
 def _causal(tile: _Tile, q, k, v, state: _State, out, den) -> _Trail:
@@ -291,9 +300,10 @@ def _causal_backward(tile: _Tile, q, k, v, trail: _Trail, grad: _State, out, den
     for i in reversed(range(len(tile.chunks))):
         at, before, top = tile.chunks[i], trail.between[i], trail.between[i + 1].c
         scores, states = trail.scores[i], trail.states[i]
-        remade = trail.features[i] is None
-        query_features = tile.queries(q, at, top) if remade else trail.features[i][0]
-        key_features = tile.keys(k, at, before.c, top)[0] if remade else trail.features[i][1]
+        if kept := trail.features[i]:
+            query_features, key_features = tile.restored("queries", kept[0], at), tile.restored("keys", kept[1], at)
+        else:
+            query_features, key_features = tile.queries(q, at, top), tile.keys(k, at, before.c, top)[0]
         keys, queries, values = map(tile.blocks, (key_features.phi, query_features.phi, tile.values(v, at)))
         g, h = tile.cotangents(grad_out, out, den, at)
         g = tile.blocks(g)
@@ -324,9 +334,10 @@ def _causal_backward(tile: _Tile, q, k, v, trail: _Trail, grad: _State, out, den
 
 def _bidirectional(tile: _Tile, q, k, v, state: _State, out, den) -> _Trail:
     """First every chunk of keys writes to the state, then every chunk of queries, if there are any, reads it."""
-    start = state
+    start, kept = state, []
     for at in tile.chunks:
         keys, top = tile.keys(k, at, state.c)
+        kept.append(keys if tile.plan.keep_features else None)
         S, z, c = state.relative_to(state.c, top)
         S = torch.baddbmm(S, keys.phi.transpose(1, 2), tile.values(v, at))
         state = _State(S, None if z is None else z + keys.phi.sum(1, keepdim=True), c)
@@ -334,7 +345,7 @@ def _bidirectional(tile: _Tile, q, k, v, state: _State, out, den) -> _Trail:
         queries = tile.queries(q, at, state.c).phi
         mass = None if state.z is None else torch.bmm(queries, state.z.transpose(1, 2))
         tile.write(tile.product("readout", queries, state.S), mass, out, den, at)
-    return _Trail([start, state], [], [], [])
+    return _Trail([start, state], [], [], kept)
 
 
 def _bidirectional_backward(tile: _Tile, q, k, v, trail: _Trail, grad: _State, out, den, grad_out, dq, dk, dv):
@@ -348,8 +359,9 @@ def _bidirectional_backward(tile: _Tile, q, k, v, trail: _Trail, grad: _State, o
             grad_q.addcmul_(h, z)
             r = torch.baddbmm(r, h.transpose(1, 2), queries.phi)
         tile.pull_back(grad_q, queries, q, dq, at)
-    for at in tile.chunks:
-        keys, values = tile.keys(k, at, c, c)[0], tile.values(v, at)
+    for at, kept in zip(tile.chunks, trail.features, strict=True):
+        keys = tile.restored("keys", kept, at) if kept else tile.keys(k, at, c, c)[0]
+        values = tile.values(v, at)
         dv[:, :, at] = tile.heads_apart(tile.product("readout", keys.phi, R), at)
         grad_k = tile.product("spare", values, R.transpose(1, 2))
         tile.pull_back(grad_k if r is None else grad_k.add_(r), keys, k, dk, at)

@@ -56,6 +56,7 @@ class Memory(NamedTuple):
     recent: Tensor  # (B, up to L_m, d)
     segment: Tensor  # (B, T, d), or (B, 0, d) before it is needed
     state: State | None = None  # of the attention over all of it; None where it has to be made anew
+    projected: tuple[Tensor, Tensor] | None = None  # keys and values of compressed and recent slots; None likewise
 
     @classmethod
     def empty(cls, like: Tensor) -> "Memory":
@@ -65,7 +66,8 @@ class Memory(NamedTuple):
     def map(self, change) -> "Memory":
         """With `change` applied to every tensor."""
         state = None if self.state is None else {name: change(x) for name, x in self.state.items()}
-        return Memory(change(self.compressed), change(self.recent), change(self.segment), state)
+        projected = None if self.projected is None else tuple(map(change, self.projected))
+        return Memory(change(self.compressed), change(self.recent), change(self.segment), state, projected)
 
     def select(self, rows: Tensor) -> "Memory":
         return self.map(lambda x: x.index_select(0, rows.to(x.device)))
@@ -125,6 +127,10 @@ class Schedule:
         self.is_step = length == 1 and mask is None and not self.pieces[0].full(segment)
         self.positions = self.column_positions(length, mask)
 
+    def apart(self) -> list["Schedule"]:
+        """A schedule for each piece, as if it were a call of its own; for aligned rows."""
+        return [Schedule(piece.seen, piece.real[0], self.segment) for piece in self.pieces]
+
     def cuts(self, length: int) -> list[int]:
         cuts = {0, length}
         for offset in {n % self.segment for n in self.seen}:
@@ -168,15 +174,25 @@ def remember(
 
     All slots given are filled. `compress` (B, n, d) -> (B, n/c, d) may be differentiable; memory is not.
     """
-    leaving = max(0, recent.shape[1] + segment.shape[1] - lengths.recent)
-    from_recent = min(leaving, recent.shape[1])
-    old = join(recent[:, :from_recent], segment[:, : leaving - from_recent])
-    recent = join(recent[:, from_recent:], segment[:, leaving - from_recent :])
-    if not (leaving and lengths.compressed):
+    old, recent = move_on(recent, segment, lengths.recent)
+    if not (old.shape[1] and lengths.compressed):
         return compressed, recent, None, None
     new = compress(old)
     compressed = join(compressed, new.detach())
-    return compressed[:, max(0, compressed.shape[1] - lengths.compressed) :], recent, old, new
+    return last(compressed, min(compressed.shape[1], lengths.compressed)), recent, old, new
+
+
+def move_on(recent: Tensor, segment: Tensor, room: int) -> tuple[Tensor, Tensor]:
+    """What leaves the recent slots (B, n, d), and what fills them, when a segment joins and there is so much room."""
+    leaving = max(0, recent.shape[1] + segment.shape[1] - room)
+    from_recent = min(leaving, recent.shape[1])
+    rest = leaving - from_recent
+    return join(recent[:, :from_recent], segment[:, :rest]), join(recent[:, from_recent:], segment[:, rest:])
+
+
+def last(x: Tensor, count: int) -> Tensor:
+    """The last so many of (B, n, d)"""
+    return x[:, x.shape[1] - count :]
 
 
 def join(*parts: Tensor) -> Tensor:

@@ -20,10 +20,13 @@ class Compression(nn.Module):
         """(B, n, d) -> (B, n/c, c, d)"""
         return old.unflatten(1, (-1, self.rate))
 
-    def auxiliary_loss(self, q: Tensor, old: Tensor, new: Tensor, attention: nn.Module) -> Tensor | None:
+    def auxiliary_loss(
+        self, q: Tensor, old: Tensor, new: Tensor, attention: nn.Module, sight: Tensor | None = None
+    ) -> Tensor | None:
         """How much was lost: old (B, n, d) became new (B, n/c, d), and queries (B, N, H, D) look at both.
 
-        `attention.look_at(q, slots)` says what they see.
+        `attention.project_slots` makes keys and values of slots (`sight`: those of old, if they are known), and
+        `attention.look_at(q, ...)` says what queries see in them.
         """
         return None
 
@@ -62,24 +65,23 @@ class ConvCompression(Compression):
     def forward(self, old: Tensor) -> Tensor:
         return F.linear(self.groups(old).flatten(2), self.weight, self.bias)
 
-    def auxiliary_loss(self, q, old, new, attention):
+    def auxiliary_loss(self, q, old, new, attention, sight=None):
         view = _View(attention)
         weights = {name: p.detach() for name, p in view.named_parameters()}
-        q, old = q.detach(), old.detach()
-        with torch.no_grad():
-            target = functional_call(view, weights, (q, old))
-        return F.mse_loss(functional_call(view, weights, (q, new)), target)
+        return F.mse_loss(*functional_call(view, weights, (q.detach(), old.detach(), new, sight)))
 
 
 class _View(nn.Module):
-    """What queries make of some slots of memory."""
+    """What queries make of slots of memory before and after compression."""
 
     def __init__(self, attention: nn.Module):
         super().__init__()
         self.attention = attention
 
-    def forward(self, q: Tensor, slots: Tensor) -> Tensor:
-        return self.attention.look_at(q, slots)
+    def forward(self, q: Tensor, old: Tensor, new: Tensor, sight: Tensor | None) -> tuple[Tensor, Tensor]:
+        sight = self.attention.project_slots(old) if sight is None else sight
+        before, after = self.attention.look_at(q, sight, self.attention.project_slots(new))
+        return after, before
 
 
 class AutoencoderCompression(ConvCompression):
@@ -106,7 +108,7 @@ class AutoencoderCompression(ConvCompression):
         slots = F.linear(new, self.decoder_weight, self.decoder_bias)
         return slots.unflatten(-1, (self.rate, self.hidden_size)).flatten(1, 2)
 
-    def auxiliary_loss(self, q, old, new, attention):
+    def auxiliary_loss(self, q, old, new, attention, sight=None):
         return F.mse_loss(self.decode(new), old.detach())
 
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from ...attention.base import Attention, State
 from ...layers.memory import (
@@ -18,11 +17,14 @@ from ...layers.memory import (
     Piece,
     Schedule,
     join,
+    last,
+    move_on,
     own_storage,
     put_rows,
     remember,
     write_segment,
 )
+from ...layers.projection import Projection
 from ...layers.rotary import RotaryTable, rotate
 from .compression import Compression
 
@@ -33,9 +35,6 @@ class Heads(NamedTuple):
     q: Tensor  # (B, N, H, D)
     k: Tensor  # (B, N, H·R, D)
     v: Tensor  # (B, N, H, D)
-
-    def at(self, columns: slice) -> "Heads":
-        return Heads(*(x[:, columns] for x in self))
 
 
 class MemoryAttention(nn.Module):
@@ -56,21 +55,30 @@ class MemoryAttention(nn.Module):
         super().__init__()
         self.attention, self.lengths, self.compression, self.positions = attention, lengths, compression, positions
         self.width = attention.num_heads * attention.head_dim
-        self.qkv_proj = Conv1D(2 * self.width + attention.key_width, attention.hidden_size)
-        self.o_proj = nn.Linear(self.width, attention.hidden_size)
+        self.vectors = 2 * attention.num_heads + attention.key_width // attention.head_dim  # of each token
+        self.qkv_proj = Projection(self.vectors * attention.head_dim, attention.hidden_size)
+        self.o_proj = Projection(attention.hidden_size, self.width)
 
     def project(self, tokens: Tensor) -> Tensor:
         """(B, N, d) -> q, k and v of all heads: (B, N, ·, D)"""
-        return self.qkv_proj(tokens).view(*tokens.shape[:2], -1, self.attention.head_dim)
+        return self.qkv_proj(tokens).view(*tokens.shape[:2], self.vectors, self.attention.head_dim)
 
-    def project_slots(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """k and v of (B, n, d) that are only looked at"""
-        if not self.attention.key_width or type(self.qkv_proj) is not Conv1D:  # an adapter, say
-            return self.split(self.project(slots.contiguous()))[1:]
+    def project_slots(self, slots: Tensor) -> Tensor:
+        """What is made of (B, n, d) that are only looked at: (B, n, keys and values)"""
+        if not self.attention.key_width or type(self.qkv_proj) is not Projection:  # an adapter, say
+            return self.as_slots(self.project(slots.contiguous()))
         weight, bias = self.qkv_proj.weight[:, self.width :], self.qkv_proj.bias[self.width :]
-        projected = torch.addmm(bias, slots.flatten(0, 1), weight).unflatten(0, slots.shape[:2])
-        keys = self.attention.key_width
-        return tuple(x.unflatten(-1, (-1, self.attention.head_dim)) for x in projected.split([keys, self.width], -1))
+        return torch.addmm(bias, slots.flatten(0, 1), weight).unflatten(0, slots.shape[:2])
+
+    def as_slots(self, vectors: Tensor) -> Tensor:
+        """The same of tokens that are projected already"""
+        start = self.attention.num_heads if self.attention.key_width else 0
+        return vectors[:, :, start:].flatten(2)
+
+    def split_slots(self, projected: Tensor) -> tuple[Tensor, Tensor]:
+        """Their keys (B, n, H·R, D) and values (B, n, H, D)"""
+        heads = projected.unflatten(-1, (-1, self.attention.head_dim))
+        return heads[:, :, : -self.attention.num_heads], heads[:, :, -self.attention.num_heads :]
 
     def split(self, vectors: Tensor) -> Heads:
         """(B, N, all heads' q, k and v, D)"""
@@ -102,22 +110,30 @@ class MemoryAttention(nn.Module):
         in_place = not (self.training or torch.is_grad_enabled())
         if in_place and schedule.is_step and memory.state is not None:
             return self.step(vectors, tokens, rotation, memory, schedule), memory, None
-        heads, (q, k) = self.split(vectors), self.turned(vectors, rotation)
-        v = heads.v.transpose(1, 2)
+        q, k = self.turned(vectors, rotation)
+        v = self.split(vectors).v.transpose(1, 2)
         if self.training:  # the weights have changed since, and are to learn from memory too
-            memory = memory._replace(state=None)
+            memory = memory._replace(state=None, projected=None)
         outputs, losses = [], []
         for piece in schedule.pieces:
-            at, state = piece.columns, memory.state
+            at, state, projected = piece.columns, memory.state, None
             if state is None:
-                state = self.recall(memory, piece.seen, table)
+                state, projected = self.recall(memory, piece.seen, table)
             output, state = self.attention.extend(*(x[:, :, at] for x in (q, k, v)), state, key_mask=piece.key_mask)
             outputs.append(output)
-            memory = memory._replace(state=state)
-            memory, loss = self.take_in(memory, tokens[:, at], heads.at(at), piece, schedule, table, in_place)
+            memory = memory._replace(state=state, projected=projected)
+            memory, loss = self.take_in(memory, tokens[:, at], vectors[:, at], piece, schedule, table, in_place)
             losses += loss
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)
         return self.o_proj(output.transpose(1, 2).flatten(2)), self.settle(memory), self.mean_loss(losses)
+
+    def skim(self, hidden_states: Tensor, memory: Memory, schedule: Schedule) -> Memory:
+        """The memory after whole segments (B, N, d) whose outputs nobody asks for: nothing is attended to."""
+        table = self.positions.on(hidden_states.device, hidden_states.dtype)
+        for piece in schedule.pieces:
+            memory = memory._replace(state=None, projected=None)
+            memory, _ = self.take_in(memory, hidden_states[:, piece.columns], None, piece, schedule, table, True)
+        return memory
 
     def step(self, vectors: Tensor, token: Tensor, rotation: Tensor, memory: Memory, schedule: Schedule) -> Tensor:
         """The same for one token (B, 1, d) that leaves every segment open; the memory is updated in place."""
@@ -140,36 +156,46 @@ class MemoryAttention(nn.Module):
             return table[start + at.start : start + at.stop]
         return table[(at + start).to(table.device)]
 
-    def recall(self, memory: Memory, seen: list[int], table: Tensor) -> State:
-        """The attention's state after [compressed; recent; open segment] of each row."""
+    def recall(self, memory: Memory, seen: list[int], table: Tensor) -> tuple[State, tuple[Tensor, Tensor]]:
+        """The attention's state after [compressed; recent; open segment] of each row, and what was made of the slots
+        of the first two."""
         lengths = self.lengths
         counts = [(lengths.compressed_after(n), lengths.recent_after(n), lengths.open_after(n)) for n in seen]
         compressed, recent, opened = (max(column) for column in zip(*counts, strict=True))
-        slots = join(
-            memory.compressed[:, memory.compressed.shape[1] - compressed :],
-            memory.recent[:, memory.recent.shape[1] - recent :],
-            memory.segment[:, :opened],
-        )  # (B, n, d)
-        wide = torch.promote_types(slots.dtype, torch.float32)
-        state = self.attention.initial_state(slots.shape[0], slots.device, wide)
-        if not slots.shape[1]:
-            return state
+        slots = last(memory.compressed, compressed), last(memory.recent, recent), memory.segment[:, :opened]
+        if memory.projected is None:
+            projected = self.project_slots(join(*slots))  # (B, n, ·)
+        else:
+            known = (last(x, n) for x, n in zip(memory.projected, (compressed, recent), strict=True))
+            projected = join(*known, *([self.project_slots(slots[2])] if opened else []))
+        wide = torch.promote_types(projected.dtype, torch.float32)
+        state = self.attention.initial_state(projected.shape[0], projected.device, wide)
+        sights = tuple(projected.split([compressed, recent, opened], 1)[:2])
+        if not projected.shape[1]:
+            return state, sights
         mask = None
         if len(set(counts)) > 1:
-            filled = torch.tensor(counts, device=slots.device).unsqueeze(-1)  # (B, 3, 1)
-            place = torch.arange(slots.shape[1], device=slots.device)
+            filled = torch.tensor(counts, device=projected.device).unsqueeze(-1)  # (B, 3, 1)
+            place = torch.arange(projected.shape[1], device=projected.device)
             middle, end = compressed, compressed + recent
             mask = (place >= compressed - filled[:, 0]) & (place < middle)
             mask |= (place >= end - filled[:, 1]) & (place >= middle) & (place < end)
             mask |= (place < end + filled[:, 2]) & (place >= end)
-        k, v = self.project_slots(slots)
+        k, v = self.split_slots(projected)
         # Compressed slots are filled only when all recent ones are, so these positions are without a gap.
         end = lengths.compressed + lengths.recent
         k = rotate(k, table[end - compressed - recent : end + opened])
-        return self.attention.absorb(self.keys_first(k), v.transpose(1, 2), state, mask)
+        return self.attention.absorb(self.keys_first(k), v.transpose(1, 2), state, mask), sights
 
     def take_in(
-        self, memory: Memory, tokens: Tensor, heads: Heads, piece: Piece, schedule: Schedule, table: Tensor, in_place
+        self,
+        memory: Memory,
+        tokens: Tensor,
+        vectors: Tensor | None,
+        piece: Piece,
+        schedule: Schedule,
+        table: Tensor,
+        in_place: bool,
     ) -> tuple[Memory, list[tuple[Tensor, int]]]:
         """The memory after a piece: its tokens (B, n, d) join the open segments, and full ones move on."""
         segment, full, rows = self.lengths.segment, piece.full(self.lengths.segment), len(piece.seen)
@@ -189,20 +215,25 @@ class MemoryAttention(nn.Module):
         for (compressed, recent), members in groups.items():
             whole = len(members) == rows
             index = torch.tensor(members, device=tokens.device)
-            part = memory if whole else memory._replace(state=None).select(index)
-            own_tokens, own_q = (tokens, heads.q) if schedule.aligned and whole else (tokens[index], heads.q[index])
+            part = memory if whole else memory._replace(state=None, projected=None).select(index)
+            own_tokens, own_vectors = (
+                (tokens, vectors) if whole and schedule.aligned else (tokens[index], vectors[index])
+            )
             *after, old, new = remember(
-                part.compressed[:, part.compressed.shape[1] - compressed :],
-                part.recent[:, part.recent.shape[1] - recent :],
+                last(part.compressed, compressed),
+                last(part.recent, recent),
                 own_tokens,
                 self.lengths,
                 self.compression,
             )
+            projected = sight = None
+            if whole and schedule.aligned and memory.projected is not None:
+                sight, projected = self.sights_after(memory.projected, own_tokens, own_vectors, new, in_place)
             if not whole:
                 after = put_rows(memory.compressed, index, after[0]), put_rows(memory.recent, index, after[1])
-            memory = memory._replace(compressed=after[0], recent=after[1])
+            memory = memory._replace(compressed=after[0], recent=after[1], projected=projected)
             if new is not None and self.training:
-                loss = self.compression.auxiliary_loss(own_q, old, new, self)
+                loss = self.compression.auxiliary_loss(self.split(own_vectors).q, old, new, self, sight)
                 losses += [] if loss is None else [(loss, len(members))]
         return memory._replace(state=self.renewed(memory, full, piece, table)), losses
 
@@ -212,20 +243,36 @@ class MemoryAttention(nn.Module):
             return None
         index = torch.tensor(full, device=memory.recent.device)
         seen = [piece.seen[row] + piece.real[row] for row in full]
-        fresh = self.recall(memory._replace(state=None).select(index), seen, table)
+        fresh, _ = self.recall(memory._replace(state=None).select(index), seen, table)
         return {name: x.index_copy(0, index, fresh[name].to(x.dtype)) for name, x in memory.state.items()}
 
-    def look_at(self, q: Tensor, slots: Tensor) -> Tensor:
-        """What queries (B, N, H, D) make of slots (B, n, d): each sees all of them, without positions."""
-        k, v = self.project_slots(slots)
-        return self.attention.cross(q.transpose(1, 2), self.keys_first(k), v.transpose(1, 2))
+    @torch.no_grad()
+    def sights_after(
+        self, sights: tuple[Tensor, Tensor], tokens: Tensor, vectors: Tensor, new: Tensor | None, keep: bool
+    ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """What was made of the slots that leave the recent memory when a segment joins it, and, to keep, of those
+        that are then remembered. As long as the weights stay as they are, nothing is projected twice."""
+        own = self.as_slots(vectors) if vectors.shape[1] == tokens.shape[1] else self.project_slots(tokens)
+        old, recent = move_on(sights[1], own, self.lengths.recent)
+        if not keep:
+            return old, None
+        compressed = sights[0] if new is None else join(sights[0], self.project_slots(new))
+        return old, (last(compressed, min(compressed.shape[1], self.lengths.compressed)), recent)
+
+    def look_at(self, q: Tensor, *sights: Tensor) -> list[Tensor]:
+        """What queries (B, N, H, D) make of each of some projected slots: every query sees all, without positions."""
+        pairs = [self.split_slots(sight) for sight in sights]
+        return self.attention.cross_each(
+            q.transpose(1, 2), [(self.keys_first(k), v.transpose(1, 2)) for k, v in pairs]
+        )
 
     def settle(self, memory: Memory) -> Memory:
         """What outlives the call: without gradients, and no view of something larger."""
         state = None
         if not self.training and memory.state is not None:
             state = {name: x.detach() for name, x in memory.state.items()}
-        return Memory(own_storage(memory.compressed), own_storage(memory.recent), memory.segment, state)
+        projected = None if self.training or memory.projected is None else tuple(map(own_storage, memory.projected))
+        return Memory(own_storage(memory.compressed), own_storage(memory.recent), memory.segment, state, projected)
 
     def mean_loss(self, losses: list[tuple[Tensor, int]]) -> Tensor | None:
         """Over rows. Where nothing was compressed it is 0, of every parameter: distributed training waits for all."""

@@ -16,7 +16,6 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.processing_utils import Unpack
-from transformers.pytorch_utils import Conv1D
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
@@ -24,6 +23,7 @@ from transformers.utils.output_capturing import capture_outputs
 from ...attention import build_attention
 from ...layers.block import mean_of
 from ...layers.memory import Memory, MemoryLengths, Schedule
+from ...layers.projection import Projection
 from ...layers.rotary import RotaryTable
 from ..base import EfficientPreTrainedModel
 from .cache import CompressiveMemory
@@ -56,13 +56,11 @@ class CompressivePerformerLMOutput(CausalLMOutputWithPast):
 
 
 class CompressivePerformerMLP(nn.Module):
-    """The first matrix is stored (in, out) as GPT-2's, so that one token reads both in long rows."""
-
     def __init__(self, config: CompressivePerformerConfig):
         super().__init__()
         self.activation_fn = ACT2FN[config.hidden_act]
-        self.fc1 = Conv1D(config.intermediate_size, config.hidden_size)
-        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.fc1 = Projection(config.intermediate_size, config.hidden_size)
+        self.fc2 = Projection(config.hidden_size, config.intermediate_size)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return self.fc2(self.activation_fn(self.fc1(hidden_states)))
@@ -99,6 +97,10 @@ class CompressivePerformerLayer(GradientCheckpointingLayer):
         transformed = self.mlp(self.layernorm_after(hidden_states))
         return hidden_states + (self.dropout(transformed) if self.training else transformed), memory, loss
 
+    def skim(self, hidden_states: Tensor, memory: Memory, schedule: Schedule) -> Memory:
+        """The memory after tokens (B, N, d) that end a segment, whose outputs nobody asks for."""
+        return self.memory_attention.skim(self.layernorm_before(hidden_states), memory, schedule)
+
 
 class CompressivePerformerPreTrainedModel(EfficientPreTrainedModel):
     config: CompressivePerformerConfig
@@ -111,7 +113,7 @@ class CompressivePerformerPreTrainedModel(EfficientPreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, Conv1D):
+        if isinstance(module, Projection):
             init.trunc_normal_(module.weight, std=self.config.initializer_range)
             init.zeros_(module.bias)
         else:
@@ -148,6 +150,7 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
         use_cache: bool | None = None,
         memory: Cache | None = None,
         reset: Tensor | None = None,
+        last_tokens: int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CompressivePerformerOutput:
         """input_ids (B, N) -> last_hidden_state (B, N, d)
@@ -157,6 +160,8 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
             past_key_values: what came before; updated in place.
             memory: the same, left as it is. `outputs.memory` goes on from there.
             reset: (B,), True = this row begins a new text.
+            last_tokens: if only the outputs of so many last tokens are wanted: without gradients, earlier ones are
+                then left out where that spares work. What is remembered is the same.
         """
         if kwargs.get("output_attentions") or self.config.output_attentions:
             raise ValueError(
@@ -171,18 +176,40 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
                 kept.reset(reset)
         seen = cache.layers[0].seen or [0] * batch
         schedule = Schedule(seen, length, self.lengths.segment, self.real_tokens(attention_mask, batch, length))
-        losses = []
-        for layer, kept in zip(self.layers, cache.layers, strict=True):
-            before = Memory.empty(hidden_states) if kept.memory is None else kept.memory
-            hidden_states, after, loss = layer(hidden_states, memory=before, schedule=schedule)
-            kept.store(after, schedule.after, length, self.made_for)
-            losses.append(loss)
+        by_segment = schedule.aligned and not (self.training or torch.is_grad_enabled() or self.shows_layers(kwargs))
+        if not by_segment or len(schedule.pieces) == 1:
+            hidden_states, auxiliary_loss = self.run_layers(hidden_states, cache, schedule)
+        else:  # a segment's activations stay in cache, and memory does not grow with the text
+            parts, auxiliary_loss = [], None
+            for part, piece in zip(schedule.apart(), schedule.pieces, strict=True):
+                wanted = not last_tokens or piece.columns.stop > length - last_tokens
+                parts += self.run_layers(hidden_states[:, piece.columns], cache, part, wanted)[:wanted]
+            hidden_states = torch.cat(parts, 1)
         return CompressivePerformerOutput(
             last_hidden_state=self.norm(hidden_states),
             past_key_values=cache if use_cache or past_key_values is not None else None,
-            auxiliary_loss=mean_of(losses),
+            auxiliary_loss=auxiliary_loss,
             memory=cache,
         )
+
+    def run_layers(
+        self, hidden_states: Tensor, cache: Cache, schedule: Schedule, wanted: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, N, d) through all layers, which remember it; where its output is not wanted, the last does only that."""
+        length, losses = hidden_states.shape[1], []
+        for layer, kept in zip(self.layers, cache.layers, strict=True):
+            before = Memory.empty(hidden_states) if kept.memory is None else kept.memory
+            if wanted or layer is not self.layers[-1]:
+                hidden_states, after, loss = layer(hidden_states, memory=before, schedule=schedule)
+                losses.append(loss)
+            else:
+                after = layer.skim(hidden_states, before, schedule)
+            kept.store(after, schedule.after, length, self.made_for)
+        return hidden_states, mean_of(losses)
+
+    def shows_layers(self, kwargs: dict) -> bool:
+        """Whether every layer's hidden states are asked for."""
+        return bool(kwargs.get("output_hidden_states") or self.config.output_hidden_states)
 
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """(B, N, d)"""
@@ -285,6 +312,7 @@ class CompressivePerformerForCausalLM(CompressivePerformerPreTrainedModel, Gener
             logits_to_keep: only the last so many tokens' logits, or those at these indices; 0 = all.
             attention_mask, past_key_values, memory, reset: see `CompressivePerformerModel`.
         """
+        scored = labels is not None or kwargs.get("shift_labels") is not None
         outputs = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -293,12 +321,13 @@ class CompressivePerformerForCausalLM(CompressivePerformerPreTrainedModel, Gener
             use_cache=use_cache,
             memory=memory,
             reset=reset,
+            last_tokens=logits_to_keep if isinstance(logits_to_keep, int) and not scored else None,
             **kwargs,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
         loss = lm_loss = None
-        if labels is not None or kwargs.get("shift_labels") is not None:
+        if scored:
             lm_loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
             loss = lm_loss + self.weighted(outputs.auxiliary_loss, labels, **kwargs)
         return CompressivePerformerLMOutput(

@@ -209,3 +209,17 @@ def test_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         logits, _ = in_calls(model, ids, [9, 10, 30])
     assert (logits.float() - whole(model, ids)).norm() < 0.1 * logits.float().norm()
+
+
+@pytest.mark.parametrize("attention", ["performer", "softmax"])
+def test_a_prompt_of_which_only_the_last_logits_are_asked_for(attention):
+    """The last layer skims what nobody reads: the same logits, and the same memory."""
+    model, ids = make(attention=attention).eval(), text(2, 43)
+    with torch.no_grad():
+        whole = model(ids, use_cache=True)
+        short = model(ids, use_cache=True, logits_to_keep=1)
+        assert short.logits.shape[1] == 1
+        torch.testing.assert_close(short.logits, whole.logits[:, -1:])
+        following = text(2, 30, seed=1)
+        then = [model(following, past_key_values=out.past_key_values).logits for out in (whole, short)]
+    torch.testing.assert_close(*then)

@@ -80,7 +80,7 @@ def test_keys_and_values_learn_from_memory(fields):
     assert slots.compressed.shape[1] and slots.recent.shape[1] and not slots.recent.requires_grad
     attention = model.model.layers[0].memory_attention
     for first in (16, 32):  # k, v
-        state = attention.recall(slots, [24, 24], attention.positions.on(torch.device("cpu"), torch.float64))
+        state, _ = attention.recall(slots, [24, 24], attention.positions.on(torch.device("cpu"), torch.float64))
         grad = torch.autograd.grad(sum(x.double().square().sum() for x in state.values()), attention.qkv_proj.weight)[
             0
         ]
