@@ -14,7 +14,7 @@ from transformers import (
 from transformers.loss.loss_for_object_detection import ForObjectDetectionLoss
 
 from hf_efficient import HuggingGreenViTConfig, HuggingGreenViTForObjectDetection
-from hf_efficient.models.hugginggreen_vit.mosaic import mosaic
+from hf_efficient.data.mosaics import mosaic
 
 SIZES = {
     "image_size": 32,

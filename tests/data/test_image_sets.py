@@ -1,0 +1,419 @@
+"""Images by name or path: what is found, what is decoded, what is cached, and what is wrong is named."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from hf_efficient.data import image_cache
+from hf_efficient.data.image_cache import CACHE_FOLDER, CorruptRow
+from hf_efficient.data.image_sets import ImageSet, hold_out, load_images, rank_in_class
+from hf_efficient.data.text import DATA_FOLDER
+
+SHARED = Path(os.environ.get(DATA_FOLDER, Path(__file__).parents[3] / "shared" / "data"))
+CLASSES = ["cat", "dog"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "cache"))
+    return tmp_path / "cache" / "images"
+
+
+def photo(seed: int, size=(8, 8), mode="RGB") -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    return Image.fromarray(pixels).convert(mode)
+
+
+def as_bytes(image: Image.Image, format: str = "PNG") -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, format)
+    return stream.getvalue()
+
+
+def write_table(
+    file: Path, images: list, labels: list, names=CLASSES, image="image", label="label", **columns
+) -> Path:
+    """As the Hub has them: bytes in a struct, the names of classes in the metadata."""
+    images = [x if x is None or isinstance(x, bytes) else as_bytes(x) for x in images]
+    structs = [None if x is None else {"bytes": x, "path": None} for x in images]
+    table = pa.table({image: structs, label: labels, **columns})
+    if names:
+        features = {image: {"_type": "Image"}, label: {"names": names, "_type": "ClassLabel"}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, file)
+    return file
+
+
+def write_splits(folder: Path, count: int = 8, **options) -> Path:
+    for split, start in (("train", 0), ("test", 100)):
+        images = [photo(start + i) for i in range(count)]
+        write_table(folder / f"{split}-00000-of-00001.parquet", images, [i % 2 for i in range(count)], **options)
+    return folder
+
+
+def write_folder(folder: Path, count: int = 8, size=lambda i: (8, 8)) -> Path:
+    for i in range(count):
+        file = folder / CLASSES[i % 2] / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        photo(i, size(i)).save(file)
+    return folder
+
+
+def as_tensor(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+
+
+def test_parquet(tmp_path):
+    train, evaluation = load_images(write_splits(tmp_path / "set"))
+    assert train.pixels.shape == (8, 3, 8, 8) and train.pixels.dtype == torch.uint8
+    assert torch.equal(train.pixels[3], as_tensor(photo(3))) and torch.equal(
+        evaluation.pixels[3], as_tensor(photo(103))
+    )
+    assert train.labels.tolist() == [0, 1] * 4 and train.labels.dtype == torch.int64
+    assert train.class_names == CLASSES and train.boxes is None and train.skipped == []
+
+
+@pytest.mark.parametrize(("image", "label"), [("img", "label"), ("image", "fine_label"), ("img", "fine_label")])
+def test_columns_are_found(tmp_path, image, label):
+    train, _ = load_images(write_splits(tmp_path / "set", image=image, label=label, coarse_label=[0] * 8))
+    assert train.labels.tolist() == [0, 1] * 4
+
+
+def test_other_columns_can_be_named(tmp_path):
+    folder = write_splits(tmp_path / "set", image="photograph", coarse_label=[0, 0, 1, 1] * 2)
+    with pytest.raises(
+        ValueError, match="no column 'img' or 'image': its columns are photograph, label, coarse_label"
+    ):
+        load_images(folder)
+    assert load_images(folder, image_column="photograph").train.labels.tolist() == [0, 1] * 4
+    coarse = load_images(folder, image_column="photograph", label_column="coarse_label").train
+    assert coarse.labels.tolist() == [0, 0, 1, 1] * 2  # not what is cached for the other column
+    with pytest.raises(ValueError, match="no column 'kind'"):
+        load_images(folder, image_column="photograph", label_column="kind")
+
+
+@pytest.mark.parametrize(("labels", "names"), [([0, 2] * 4, ["0", "1", "2"]), (["dog", "cat"] * 4, ["cat", "dog"])])
+def test_classes_without_names(tmp_path, labels, names):
+    file = write_table(tmp_path / "all.parquet", [photo(i) for i in range(8)], labels, names=None)
+    train, evaluation = load_images(file)
+    assert train.class_names == names and len(train) == 6 and len(evaluation) == 2
+
+
+def test_splits_may_have_several_files_and_both_kinds_of_evaluation(tmp_path):
+    for name, seed in (("train-0", 0), ("train-1", 1), ("test-0", 2), ("validation-0", 3)):
+        write_table(tmp_path / "set" / "data" / f"{name}.parquet", [photo(seed)], [0])
+    train, evaluation = load_images(tmp_path / "set")
+    assert torch.equal(train.pixels, torch.stack([as_tensor(photo(0)), as_tensor(photo(1))]))
+    assert torch.equal(evaluation.pixels[0], as_tensor(photo(3)))
+
+
+def test_folder_of_images(tmp_path):
+    for split in ("train", "val"):
+        write_folder(tmp_path / "set" / split)
+    train, evaluation = load_images(tmp_path / "set")
+    assert len(train) == len(evaluation) == 8 and train.class_names == CLASSES
+    assert torch.equal(train.pixels[0], as_tensor(photo(0))) and torch.equal(train.pixels[4], as_tensor(photo(1)))
+    assert train.labels.tolist() == [0] * 4 + [1] * 4
+
+
+def test_without_an_evaluation_split_a_quarter_of_each_class_is_held_out(tmp_path):
+    train, evaluation = load_images(write_folder(tmp_path / "set", count=16))
+    assert train.labels.bincount().tolist() == [6, 6] and evaluation.labels.bincount().tolist() == [2, 2]
+    again = load_images(tmp_path / "set").evaluation
+    assert torch.equal(again.pixels, evaluation.pixels)
+    with pytest.raises(ValueError, match="too few to hold some out"):
+        hold_out(ImageSet(torch.zeros(3, 3, 2, 2, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64), ["a"]))
+
+
+def test_digits():
+    train, evaluation = load_images("digits")
+    assert train.pixels.shape[1:] == (3, 8, 8) and len(train) + len(evaluation) == 1797
+    assert train.pixels.max() == 255 and train.class_names == list("0123456789")
+    shares = evaluation.labels.bincount() / (evaluation.labels.bincount() + train.labels.bincount())
+    assert ((shares - 0.25).abs() < 0.01).all()
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1"])
+def test_every_mode_becomes_rgb(tmp_path, mode):
+    image = photo(0, mode=mode)
+    data = as_bytes(image, "TIFF")
+    train, _ = load_images(write_table(tmp_path / "all.parquet", [data] * 8, [0, 1] * 4))
+    assert torch.equal(train.pixels[0], as_tensor(image))
+
+
+def test_sixteen_bit_grey_is_scaled(tmp_path):
+    grey = np.array(photo(0, mode="L"))
+    data = as_bytes(Image.fromarray(grey.astype(np.uint16) * 257))
+    train, _ = load_images(write_table(tmp_path / "all.parquet", [data] * 8, [0, 1] * 4))
+    assert torch.equal(train.pixels[0, 0], torch.from_numpy(grey))
+
+
+def test_photographs_are_turned_as_their_camera_says(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    stream = io.BytesIO()
+    photo(0).save(stream, "PNG", exif=exif)
+    train, _ = load_images(write_table(tmp_path / "all.parquet", [stream.getvalue()] * 8, [0, 1] * 4))
+    assert torch.equal(train.pixels[0], as_tensor(photo(0)).flip(1, 2))
+
+
+def test_limit_is_balanced(tmp_path):
+    folder = write_folder(tmp_path / "set" / "train", count=12).parent
+    write_folder(folder / "test", count=12)
+    train, evaluation = load_images(folder, limit=4)
+    assert train.labels.tolist() == [0, 0, 1, 1] and len(evaluation) == 4
+    train, evaluation = load_images(folder, limit=5, evaluation_limit=100)
+    assert len(train) == 5 and len(evaluation) == 12
+    with pytest.raises(ValueError, match="limit=0 must be at least 1"):
+        load_images(folder, limit=0)
+    assert rank_in_class(torch.tensor([1, 0, 1, 1, 0])).tolist() == [0, 0, 1, 2, 1]
+
+
+def test_different_sizes(tmp_path):
+    folder = write_folder(tmp_path / "set", size=lambda i: (8, 8) if i < 7 else (6, 10))
+    for _ in range(2):  # the second time from what the cache knows
+        with pytest.raises(ValueError, match=r"0.png is 8x8 pixels and .*7.png is 6x10: .* need image_size"):
+            load_images(folder)
+    train, evaluation = load_images(folder, image_size=12)
+    assert train.pixels.shape == (6, 3, 12, 12) and evaluation.pixels.shape == (2, 3, 12, 12)
+    assert load_images(folder, image_size=(12, 9)).train.pixels.shape == (6, 3, 12, 9)
+
+
+def test_only_larger_images_are_resized(tmp_path, cache):
+    folder = write_folder(tmp_path / "set")
+    for size in (None, 8, 16):
+        assert load_images(folder, image_size=size).train.pixels.shape[2:] == (8, 8)
+    assert len([x for x in cache.iterdir() if x.is_dir()]) == 1
+    small = load_images(folder, image_size=4).train.pixels
+    assert small.shape[2:] == (4, 4)
+
+
+def corrupt_images() -> dict[str, bytes | None]:
+    jpeg = as_bytes(photo(0, (32, 32)), "JPEG")
+    return {"truncated": jpeg[: len(jpeg) // 2], "text": b"not an image", "empty": b"", "missing": None}
+
+
+@pytest.mark.parametrize("kind", corrupt_images())
+def test_a_corrupt_image_is_named_or_skipped(tmp_path, kind):
+    images = [photo(i, (32, 32)) for i in range(9)]
+    images[5] = corrupt_images()[kind]
+    file = write_table(tmp_path / "all.parquet", images, [0, 1] * 4 + [0])
+    with pytest.raises(CorruptRow, match=r"all.parquet, row 5: "):
+        load_images(file)
+    train, evaluation = load_images(file, skip_corrupt=True)
+    assert len(train) + len(evaluation) == 8 and "row 5" in train.skipped[0] and len(train.skipped) == 1
+    with pytest.raises(CorruptRow, match="row 5"):  # although what is left is in the cache now
+        load_images(file)
+
+
+def test_a_corrupt_file_is_named(tmp_path):
+    folder = write_folder(tmp_path / "set")
+    (folder / "cat" / "0.png").write_bytes(b"\x89PNG nothing")
+    with pytest.raises(CorruptRow, match=r"cat/0.png"):
+        load_images(folder)
+
+
+@pytest.mark.parametrize("label", [2, -1, None])
+def test_a_label_out_of_range_is_named(tmp_path, label):
+    labels = [0, 1, label, 1]
+    file = write_table(tmp_path / "train.parquet", [photo(i) for i in range(4)], labels)
+    with pytest.raises(ValueError, match=f"row 2: label {label} is none of the 2 classes"):
+        load_images(file)
+
+
+def test_labels_of_images_in_memory_are_checked():
+    with pytest.raises(ValueError, match="labels holds 2, but there are 2 classes"):
+        ImageSet(torch.zeros(1, 3, 2, 2, dtype=torch.uint8), torch.tensor([2]), CLASSES)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_truncated_parquet_file_is_named(tmp_path, share):
+    folder = write_splits(tmp_path / "set")
+    file = folder / "test-00000-of-00001.parquet"
+    file.write_bytes(file.read_bytes()[: int(file.stat().st_size * share)])
+    with pytest.raises(ValueError, match=r"test-00000-of-00001.parquet is no intact parquet file"):
+        load_images(folder)
+
+
+def test_damage_inside_a_parquet_file_is_named(tmp_path):
+    file = write_table(tmp_path / "train.parquet", [photo(i) for i in range(8)], [0, 1] * 4)
+    data = bytearray(file.read_bytes())
+    data[4:40] = b"\xff" * 36  # the first page, far from the footer
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match=r"train.parquet is no intact parquet file"):
+        load_images(file)
+
+
+def test_an_empty_split_is_named(tmp_path):
+    folder = write_splits(tmp_path / "set")
+    table = pq.read_table(folder / "test-00000-of-00001.parquet")
+    pq.write_table(table.slice(0, 0), folder / "test-00000-of-00001.parquet")
+    with pytest.raises(ValueError, match="test holds no image"):
+        load_images(folder, image_size=4)
+
+
+def test_classes_of_the_splits_must_agree(tmp_path):
+    folder = write_splits(tmp_path / "set")
+    write_table(folder / "test-00000-of-00001.parquet", [photo(0)], [0], names=CLASSES[::-1])
+    with pytest.raises(ValueError, match="classes of test are not those of train"):
+        load_images(folder)
+
+
+def test_unknown_names_and_wrong_paths(tmp_path, monkeypatch):
+    with pytest.raises(
+        ValueError, match="'imagenet': give cifar10, cifar100, tiny-imagenet, mnist, digits, or the path"
+    ):
+        load_images("imagenet")
+    with pytest.raises(ValueError, match="holds no images: they are expected as"):
+        load_images(tmp_path)
+    (tmp_path / "a.csv").write_text("")
+    with pytest.raises(ValueError, match=r"a.csv must be a .parquet file"):
+        load_images(tmp_path / "a.csv")
+    write_table(tmp_path / "only" / "test.parquet", [photo(0)], [0])
+    with pytest.raises(ValueError, match="no split 'train', only test"):
+        load_images(tmp_path / "only")
+    monkeypatch.setenv(DATA_FOLDER, str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match=f"{DATA_FOLDER}='.*nowhere' is no folder"):
+        load_images("cifar10")
+
+
+def test_what_is_neither_here_nor_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv(DATA_FOLDER, raising=False)
+    with pytest.raises(
+        ValueError, match=f"mnist is not in the folder .*{DATA_FOLDER}.* and ylecun/mnist can't be read"
+    ):
+        load_images("mnist")
+
+
+def test_the_hub(tmp_path, monkeypatch):
+    """Not the Hub itself, but what `datasets` makes of it."""
+    import datasets
+
+    folder = write_splits(tmp_path / "set", image="img")
+    loaded = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / "datasets"))
+    monkeypatch.delenv(DATA_FOLDER, raising=False)
+    monkeypatch.setattr(datasets, "load_dataset", {"uoft-cs/cifar10": loaded}.__getitem__)
+    train, evaluation = load_images("cifar10")
+    assert torch.equal(train.pixels[3], as_tensor(photo(3))) and torch.equal(
+        evaluation.pixels[3], as_tensor(photo(103))
+    )
+    assert train.class_names == CLASSES
+    with pytest.raises(ValueError, match="cifar10 has no boxes"):
+        load_images("cifar10", boxes=True)
+
+
+def test_the_data_folder(tmp_path, monkeypatch):
+    write_splits(tmp_path / "tiny_imagenet")
+    monkeypatch.setenv(DATA_FOLDER, str(tmp_path))
+    assert len(load_images("tiny-imagenet").train) == 8
+
+
+def boxed(tmp_path, *boxes) -> Path:
+    objects = [{"bbox": [list(map(float, box)) for box in some], "category": [0] * len(some)} for some in boxes]
+    images = [photo(i, (16, 8)) for i in range(len(objects))]
+    for split in ("train", "validation"):
+        write_table(tmp_path / "set" / f"{split}.parquet", images, [0] * len(images), names=None, objects=objects)
+    return tmp_path / "set"
+
+
+def test_boxes_include_their_last_pixel(tmp_path):
+    folder = boxed(tmp_path, [(0, 0, 15, 7)], [(4, 2, 4, 2)])
+    train, _ = load_images(folder, boxes=True)
+    assert train.boxes.tolist() == [[0.5, 0.5, 1, 1], [4.5 / 16, 2.5 / 8, 1 / 16, 1 / 8]]
+    assert load_images(folder).train.boxes is None
+
+
+@pytest.mark.parametrize("wrong", [[], [(0, 0, 1, 1)] * 2, [(3, 0, 2, 1)], [(0, 0, 16, 7)]])
+def test_an_image_without_one_valid_box_is_named(tmp_path, wrong):
+    folder = boxed(tmp_path, [(0, 0, 15, 7)], wrong)
+    assert len(load_images(folder).train) == 2
+    with pytest.raises(ValueError, match=r"1 images .* not exactly one box inside the image; .* image 1"):
+        load_images(folder, boxes=True)
+
+
+def test_decoded_once(tmp_path, monkeypatch):
+    folder = write_splits(tmp_path / "set")
+    first = load_images(folder).train
+    monkeypatch.setattr(image_cache, "_decode", None)
+    assert torch.equal(load_images(folder).train.pixels, first.pixels)
+
+
+def test_changed_data_are_decoded_again(tmp_path):
+    folder = write_splits(tmp_path / "set")
+    load_images(folder)
+    write_table(folder / "train-00000-of-00001.parquet", [photo(7)] * 8, [0, 1] * 4)
+    assert torch.equal(load_images(folder).train.pixels[0], as_tensor(photo(7)))
+
+
+@pytest.mark.parametrize("damage", ["cut", "info", "labels"])
+def test_a_damaged_cache_is_made_anew(tmp_path, cache, damage):
+    folder = write_splits(tmp_path / "set")
+    expected = load_images(folder).train.pixels.clone()
+    for place in (x for x in cache.iterdir() if x.is_dir()):
+        if damage == "cut":
+            os.truncate(place / "pixels", 100)
+        elif damage == "info":
+            (place / "info.json").write_text("{")
+        else:
+            (place / "labels.npy").unlink()
+    assert torch.equal(load_images(folder).train.pixels, expected)
+
+
+def test_a_fault_while_decoding_leaves_nothing_behind(tmp_path, cache, monkeypatch):
+    folder = write_splits(tmp_path / "set")
+    monkeypatch.setattr(image_cache.np, "save", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left")))
+    with pytest.raises(OSError, match=f"No space left. Set {CACHE_FOLDER} to a folder"):
+        load_images(folder)
+    assert [x for x in cache.iterdir() if x.is_dir()] == []
+
+
+def test_two_processes_at_once(tmp_path, cache):
+    folder = write_splits(tmp_path / "set", count=64)
+    code = (
+        f"from hf_efficient.data.image_sets import load_images; print(load_images({str(folder)!r}).train.pixels.sum())"
+    )
+    runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    expected = sum(as_tensor(photo(i)).long().sum() for i in range(64))
+    assert [run.communicate()[0].strip() for run in runs] == [f"tensor({expected})"] * 2
+    assert len([x for x in cache.iterdir() if x.is_dir()]) == 2
+
+
+def test_where_the_cache_is(monkeypatch, tmp_path):
+    assert image_cache.cache_folder() == Path(os.environ[CACHE_FOLDER])
+    monkeypatch.delenv(CACHE_FOLDER)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert image_cache.cache_folder() == tmp_path / "hf_efficient"
+    monkeypatch.delenv("HF_HOME")
+    assert image_cache.cache_folder() == Path.home() / ".cache" / "hf_efficient"
+
+
+@pytest.mark.skipif(not (SHARED / "tiny_imagenet").is_dir(), reason="../shared/data/tiny_imagenet is not here")
+def test_tiny_imagenet(tmp_path, monkeypatch):
+    """Labels are those of the images in both splits: a validation split read by folder gets them all wrong."""
+    names = {}
+    for split in ("train", "validation"):
+        table = pq.read_table(SHARED / "tiny_imagenet" / f"{split}-00000-of-00001.parquet").slice(0, 200)
+        names[split] = [image["path"] for image in table["image"].to_pylist()]
+        (tmp_path / "tiny_imagenet").mkdir(exist_ok=True)
+        pq.write_table(table, tmp_path / "tiny_imagenet" / f"{split}.parquet")
+    monkeypatch.setenv(DATA_FOLDER, str(tmp_path))
+    train, evaluation = load_images("tiny-imagenet", boxes=True)
+    assert train.pixels.shape == evaluation.pixels.shape == (200, 3, 64, 64)
+    assert [Path(name).name.split("_")[0] for name in names["train"]] == [train.class_names[i] for i in train.labels]
+    assert names["validation"][0].endswith("val_0.JPEG") and evaluation.class_names == train.class_names
+    assert (
+        evaluation.class_names[evaluation.labels[0]] == "n03444034"
+    )  # val_annotations.txt: val_0 n03444034 0 32 44 62
+    assert evaluation.boxes[0].tolist() == [22.5 / 64, 47.5 / 64, 45 / 64, 31 / 64]

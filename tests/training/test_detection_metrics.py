@@ -1,0 +1,132 @@
+"""IoU and average precision, computed by hand."""
+
+import numpy as np
+import pytest
+
+from hf_efficient.training.metrics import DetectionMetric, detection_scores, read_queries
+from hf_efficient.training.metrics.detection import match, pairwise_iou, to_corners
+
+BOX, FAR = [0, 0, 10, 10], [50, 50, 60, 60]
+
+
+def seen(*detections) -> dict:
+    """(score, label, box) ..."""
+    scores, labels, boxes = zip(*detections, strict=True) if detections else ([], [], [])
+    return {"scores": list(scores), "labels": list(labels), "boxes": list(boxes)}
+
+
+def truth(*objects) -> dict:
+    """(label, box) ..."""
+    labels, boxes = zip(*objects, strict=True) if objects else ([], [])
+    return {"labels": list(labels), "boxes": list(boxes)}
+
+
+def overlapping(iou: float) -> list[float]:
+    """A box inside BOX with this IoU"""
+    return [0, 0, 10, 10 * iou]
+
+
+def test_iou():
+    a = np.array([BOX, [5, 5, 15, 15], FAR, [3, 3, 3, 3]], float)
+    expected = [[1, 25 / 175, 0, 0], [25 / 175, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+    assert pairwise_iou(a, a) == pytest.approx(np.array(expected))
+    assert to_corners(np.array([[0.5, 0.4, 0.2, 0.6]])) == pytest.approx(np.array([[0.4, 0.1, 0.6, 0.7]]))
+
+
+def test_perfect_and_hopeless():
+    objects = [truth((0, BOX), (1, FAR)), truth((1, BOX))]
+    perfect = detection_scores([seen((0.9, 0, BOX), (0.8, 1, FAR)), seen((0.7, 1, BOX))], objects)
+    assert perfect == {"map": 1, "map_50": 1, "found_50": 1, "iou": 1}
+    nothing = detection_scores([seen(), seen()], objects)
+    assert nothing == {"map": 0, "map_50": 0, "found_50": 0, "iou": 0}
+
+
+def test_the_wrong_class_finds_nothing_but_overlaps():
+    scores = detection_scores([seen((0.9, 1, BOX))], [truth((0, BOX))])
+    assert scores == {"map": 0, "map_50": 0, "found_50": 0, "iou": 1}
+
+
+@pytest.mark.parametrize(("iou", "thresholds"), [(0.49, 0), (0.5, 1), (0.72, 5), (0.96, 10)])
+def test_map_counts_thresholds(iou, thresholds):
+    scores = detection_scores([seen((0.9, 0, overlapping(iou)))], [truth((0, BOX))])
+    assert scores["map"] == pytest.approx(thresholds / 10) and scores["map_50"] == (iou >= 0.5)
+    assert scores["found_50"] == (iou >= 0.5) and scores["iou"] == pytest.approx(iou)
+
+
+def test_average_precision_by_hand():
+    """Two objects; by confidence a hit, a false alarm, a hit: precision 1 up to recall 1/2, then 2/3.
+
+    Of the 101 recalls, 0.00 to 0.50 are reached by the first hit.
+    """
+    predictions = [seen((0.9, 0, BOX), (0.8, 0, FAR)), seen((0.7, 0, BOX))]
+    scores = detection_scores(predictions, [truth((0, BOX)), truth((0, BOX))])
+    assert scores["map_50"] == pytest.approx((51 * 1 + 50 * 2 / 3) / 101)
+
+
+def test_false_alarms_below_the_last_hit_cost_nothing_and_above_do():
+    low = detection_scores([seen((0.9, 0, BOX), (0.1, 0, FAR))], [truth((0, BOX))])
+    high = detection_scores([seen((0.9, 0, FAR), (0.1, 0, BOX))], [truth((0, BOX))])
+    assert low["map_50"] == 1 and high["map_50"] == pytest.approx(0.5)
+
+
+def test_an_object_is_found_once():
+    scores = detection_scores([seen((0.9, 0, BOX), (0.8, 0, BOX))], [truth((0, BOX), (0, FAR))])
+    assert scores["map_50"] == pytest.approx(51 / 101) and scores["found_50"] == 0.5
+
+
+def test_detections_take_the_best_object_that_is_left():
+    overlaps = np.array([[0.6, 0.9], [0.7, 0.8], [0.9, 0.9]])
+    assert match(overlaps, np.array([0.5, 0.75])).tolist() == [[True, True], [True, False], [False, True]]
+
+
+def test_classes_without_objects_do_not_count():
+    predictions = [seen((0.9, 0, BOX), (0.95, 7, FAR)), seen((0.9, 3, FAR))]
+    scores = detection_scores(predictions, [truth((0, BOX)), truth()])
+    assert scores["map_50"] == 1
+
+
+def test_map_is_the_mean_over_classes():
+    predictions = [seen((0.9, 0, BOX)), seen((0.9, 0, FAR))]
+    assert detection_scores(predictions, [truth((0, BOX)), truth((1, BOX))])["map_50"] == 0.5
+
+
+def test_only_the_most_confident_are_looked_at_for_found():
+    scores = detection_scores([seen((0.9, 1, FAR), (0.8, 0, BOX))], [truth((0, BOX))])
+    assert scores["found_50"] == 0 and scores["iou"] == 0 and scores["map_50"] == 1
+
+
+def test_queries():
+    logits = np.full((1, 2, 4), -10.0)  # 3 classes and "no object"
+    logits[0, 0, 2], logits[0, 1, 3], logits[0, 1, 1] = 10, 5, 3
+    boxes = np.array([[[0.5, 0.5, 1, 1], [0.2, 0.2, 0.2, 0.2]]])
+    (image,) = read_queries(logits, boxes)
+    assert image["labels"].tolist() == [2, 1]
+    assert image["scores"] == pytest.approx([1, 1 / (1 + np.e**2)], abs=1e-4)
+    assert image["boxes"] == pytest.approx(np.array([[0, 0, 1, 1], [0.1, 0.1, 0.3, 0.3]]))
+
+
+def test_the_metric():
+    """Values that pycocotools 2.0.11 gives for the same boxes"""
+    random = np.random.default_rng(0)
+    predictions, references = [], []
+    for _ in range(30):
+        corners = random.random((3, 4)) * 50
+        corners[:, 2:] = corners[:, :2] + random.random((3, 2)) * 40 + 3
+        labels = random.integers(0, 4, 3)
+        references.append({"labels": labels, "boxes": corners})
+        moved = corners + random.normal(0, 2, (3, 4))
+        moved[:, 2:] = np.maximum(moved[:, 2:], moved[:, :2] + 0.5)
+        guessed = np.where(random.random(3) < 0.8, labels, random.integers(0, 4, 3))
+        predictions.append({"scores": random.random(3), "labels": guessed, "boxes": moved})
+    found = DetectionMetric().compute(predictions=predictions, references=references)
+    assert found == pytest.approx(detection_scores(predictions, references))
+    assert found["map"] == pytest.approx(0.2762945, abs=1e-6) and found["map_50"] == pytest.approx(0.6014150, abs=1e-6)
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="of 1 images and references of 2"):
+        detection_scores([seen()], [truth(), truth()])
+    with pytest.raises(ValueError, match="references hold no object"):
+        detection_scores([seen()], [truth()])
+    with pytest.raises(ValueError, match=r"scores \(2,\) must be one for each of 1 boxes"):
+        detection_scores([{"scores": [0.1, 0.2], "labels": [0], "boxes": [BOX]}], [truth((0, BOX))])
