@@ -11,7 +11,7 @@ from .deferred import after_import
 from .models import auto
 
 __version__ = "0.1.0"
-__all__ = ["attention", "layers", "models", *auto.PUBLIC_NAMES]
+__all__ = ["attention", "hub", "layers", "models", *auto.PUBLIC_NAMES]
 
 
 def __getattr__(name: str):

@@ -23,7 +23,7 @@ RIGHT = {"training", "hub", "model_card"}
 MAY_IMPORT = {
     "attention": set(),
     "layers": {"attention"},
-    "remote_code": set(),
+    "remote_code": {"attention"},
     "models": {"attention", "layers", "remote_code"},
     "data": set(),
     "energy": set(),
@@ -40,6 +40,7 @@ SHIPS_WITH = {"torch", "transformers", "huggingface_hub"} | sys.stdlib_module_na
 # Every other file in attention/ is a mechanism.
 SHARED_BY_MECHANISMS = {
     "__init__",
+    "absent",
     "base",
     "kernel",
     "feature_map",

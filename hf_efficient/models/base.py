@@ -1,11 +1,16 @@
 """What all families share: `EfficientPreTrainedModel`."""
 
+import os
+import warnings
+
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel
 
+from ..remote_code import is_ours
 from .configuration import EfficientConfig
+from .shard_index import check_shards
 
 
 class EfficientPreTrainedModel(PreTrainedModel):
@@ -22,6 +27,34 @@ class EfficientPreTrainedModel(PreTrainedModel):
     def __init__(self, config, *args, **kwargs):
         config.validate()  # fields may have been set since the config was made
         super().__init__(config, *args, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+        """As transformers does; NaN or infinity among the weights is a warning that names them, shards that lie
+        outside the folder are refused."""
+        if pretrained_model_name_or_path is not None:
+            check_shards(os.path.join(pretrained_model_name_or_path, kwargs.get("subfolder") or ""))
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        if broken := [name for name, x in model.state_dict().items() if not _is_finite(x)]:
+            names = ", ".join(broken[:5]) + (", ..." if len(broken) > 5 else "")
+            warnings.warn(
+                f"{len(broken)} of the weights hold NaN or infinity: {names}. The training diverged, or the file is "
+                "damaged.",
+                stacklevel=2,
+            )
+        return loaded
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs):
+        """As transformers does, with the code of the model beside it (`remote_code.py`)."""
+        self.config.model_module = type(self).__module__
+        return super().save_pretrained(save_directory, *args, **kwargs)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class="AutoModel") -> None:
+        """Needless: the code of hf_efficient's classes is always saved, for all Auto classes."""
+        if not is_ours(cls.__module__):
+            super().register_for_auto_class(auto_class)
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
         # transformers skips foreign modules that own no tensor, lest they overwrite loaded ones; ours never do.
@@ -42,6 +75,12 @@ class EfficientPreTrainedModel(PreTrainedModel):
 def _is_loaded(module: nn.Module) -> bool:
     own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
     return all(getattr(x, "_is_hf_initialized", False) for x in own or module.parameters())
+
+
+def _is_finite(x: Tensor) -> bool:
+    if x.is_meta or not x.is_floating_point() or x.element_size() == 1:  # bytes of a quantised model
+        return True
+    return bool(x.sum().isfinite()) or bool(x.isfinite().all())  # the sum is quick, but may overflow
 
 
 def check_single_labels(labels: Tensor | None, num_labels: int) -> None:

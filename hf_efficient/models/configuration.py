@@ -4,9 +4,11 @@ Light enough to be imported while transformers itself is being imported: no mode
 """
 
 import difflib
+import os
 from collections.abc import Callable
 from dataclasses import field, fields
 from functools import wraps
+from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
@@ -15,6 +17,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation.configuration_utils import GenerationConfig
 
 from ..attention import attention_options, get_attention, list_attentions
+from ..remote_code import is_ours, write_code
 
 # What transformers itself writes into a config.json or passes to a config, beyond its fields, today and in version 4.
 TRANSFORMERS_KEYS = {
@@ -62,6 +65,8 @@ class EfficientConfig(PreTrainedConfig):
         attention_options: its options, what `build_attention` takes beyond sizes.
     """
 
+    model_module: ClassVar[str | None] = None  # of the model that was saved last, never stored
+
     attention: str = "softmax"
     attention_options: dict = field(default_factory=dict)
 
@@ -83,6 +88,20 @@ class EfficientConfig(PreTrainedConfig):
         found = super().from_dict(config_dict, **kwargs)
         (found[0] if isinstance(found, tuple) else found).validate()
         return found
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs) -> None:
+        """As transformers does, with the code of the family beside it (`remote_code.py`)."""
+        write_code(self, save_directory)
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class="AutoConfig") -> None:
+        """Needless: the code of hf_efficient's classes is always saved, for all Auto classes."""
+        if not is_ours(cls.__module__):
+            super().register_for_auto_class(auto_class)
+
+    def to_dict(self) -> dict:
+        return {key: value for key, value in super().to_dict().items() if key != "model_module"}
 
     def refuse_unknown(self, kwargs: dict) -> None:
         own = {f.name for f in fields(self)}

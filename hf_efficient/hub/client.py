@@ -1,0 +1,222 @@
+"""Calls to the Hub that end: with a result, or with one plain sentence after a stated time.
+
+huggingface_hub sends most requests without a timeout and retries only some. Here a call runs in a thread, under a
+deadline that each of its requests obeys, and is repeated while what went wrong may pass. No message holds a token.
+"""
+
+import json
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import TypeVar
+
+import huggingface_hub
+from huggingface_hub import constants, errors
+
+try:
+    import httpx2 as httpx
+except ImportError:  # huggingface_hub before 2.0
+    import httpx
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+ATTEMPTS = 5
+FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # seconds between attempts; each is twice the one before
+REQUEST_TIMEOUT = 60.0  # seconds without a byte after which a request has failed
+BASE_TIMEOUT, SLOWEST = 120.0, 2**20  # a call may take 2 minutes, and a second for each MiB that it transfers
+TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+TOKEN_PAGE = "https://huggingface.co/settings/tokens"
+MAY_PASS = {408, 409, 412, 422, 425, 429}  # and whatever is 500 or more
+
+
+class HubError(RuntimeError):
+    """What went wrong, in one line that holds no token."""
+
+    def __init__(self, message: str, transient: bool = False, token: str | None = None):
+        super().__init__(scrub(" ".join(message.split()), token))
+        self.transient = transient  # whether trying again later may help
+
+
+class Call:
+    """Work under a deadline. The client's own threads belong to it too; those that were there before don't."""
+
+    def __init__(self, what: str, timeout: float | None, token: str | None = None):
+        self.what, self.token = what, token
+        self.fixed = timeout is not None
+        self.timeout = BASE_TIMEOUT if timeout is None else timeout
+        self.start = time.monotonic()
+        self.bystanders = frozenset(threading.enumerate())
+
+    @property
+    def left(self) -> float:
+        """Seconds that requests may still take; the last few percent are for reporting what they met."""
+        return self.start + 0.95 * self.timeout - time.monotonic()
+
+    def allow(self, size: int) -> None:
+        """More time for so many bytes, unless the caller has said how much there is."""
+        if not self.fixed:
+            self.timeout = max(self.timeout, BASE_TIMEOUT + size / SLOWEST)
+
+    def run(self, work: Callable[["Call"], T]) -> T:
+        """The result of `work(self)`, repeated where that may help; HubError at the latest when time is up."""
+        outcome: list = []
+        thread = threading.Thread(target=self._run, args=(work, outcome), daemon=True, name=self.what)
+        _running.add(self)
+        thread.start()
+        try:
+            while thread.is_alive() and (time_left := self.start + self.timeout - time.monotonic()) > 0:
+                thread.join(time_left)
+            if not outcome:
+                raise self.expired()
+        finally:
+            self.timeout = 0.0  # whatever still runs sends nothing more
+            _running.discard(self)
+        result, error = outcome
+        if error is not None:
+            raise error
+        return result
+
+    def expired(self, problem: HubError | None = None) -> HubError:
+        reason = f"; the last problem: {str(problem).rstrip('.')}" if problem else ""
+        message = f"{self.what}: not done within {self.timeout:g} s (timeout=... allows for more){reason}."
+        return HubError(message, True, self.token)
+
+    def _run(self, work: Callable[["Call"], T], outcome: list) -> None:
+        _own.set(self)
+        try:
+            outcome.extend((self._repeat(work), None))
+        except BaseException as error:
+            outcome.extend((None, error))
+
+    def _repeat(self, work: Callable[["Call"], T]) -> T:
+        problem = None
+        for attempt in range(1, ATTEMPTS + 1):
+            _watch_requests()
+            try:
+                return work(self)
+            except DeadlinePassed:
+                raise self.expired(problem) from None
+            except Exception as error:
+                problem = explain(error, self.token)
+            wait = min(FIRST_WAIT * 2 ** (attempt - 1), LONGEST_WAIT)
+            if problem.transient and wait >= self.left:
+                raise self.expired(problem)
+            if not problem.transient or attempt == ATTEMPTS:
+                raise HubError(f"{self.what}: {problem}", problem.transient, self.token)
+            logger.warning("%s: %s Trying again in %g s (%d of %d).", self.what, problem, wait, attempt, ATTEMPTS - 1)
+            time.sleep(wait)
+
+
+class DeadlinePassed(Exception):
+    """Raised instead of sending a request. No subclass of what the client takes for a reason to use its cache."""
+
+
+_running: set[Call] = set()
+_own: ContextVar[Call | None] = ContextVar("hub_call", default=None)
+
+
+def _watch_requests() -> None:
+    # The client makes a new session after some errors, so this is asked before every attempt.
+    hooks = huggingface_hub.get_session().event_hooks["request"]
+    if _obey_deadline not in hooks:
+        hooks.append(_obey_deadline)
+
+
+def _obey_deadline(request) -> None:
+    """Limits a request of ours; one of anybody else passes as it is."""
+    thread = threading.current_thread()
+    candidates = [call for call in tuple(_running) if thread not in call.bystanders]
+    call = _own.get() or max(candidates, key=lambda call: call.left, default=None)
+    if call is None:
+        return
+    if call.left <= 0:
+        raise DeadlinePassed
+    most = min(REQUEST_TIMEOUT, call.left)
+    given = request.extensions.get("timeout") or {}
+    request.extensions["timeout"] = {
+        phase: min(given.get(phase) or most, most) for phase in ("connect", "read", "write", "pool")
+    }
+
+
+def explain(error: BaseException, token: str | None = None) -> HubError:
+    """The same as one sentence that says what to do."""
+    for cause in _causes(error):
+        if isinstance(cause, HubError):
+            return cause
+        if known := _explain(cause):
+            message, transient = known
+            return HubError(message, transient, token)
+    text = str(error).strip().split("\n")[0] or type(error).__name__
+    return HubError(f"{type(error).__name__}: {text}", _is_damaged_transfer(error), token)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _explain(error: BaseException) -> tuple[str, bool] | None:
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set, so the Hub is not asked. Unset it, or give what is in the cache.", False
+    if isinstance(error, errors.LocalTokenNotFoundError):
+        return no_token(), False
+    if isinstance(error, errors.HfHubHTTPError):
+        return _explain_answer(error)
+    if isinstance(error, httpx.LocalProtocolError):
+        return "the request can't be sent; does the token hold a space or a line break?", False
+    if isinstance(error, httpx.TimeoutException):
+        return f"{constants.ENDPOINT} does not answer.", True
+    if isinstance(error, httpx.TransportError):
+        return f"{constants.ENDPOINT} can't be reached ({_first_line(error) or type(error).__name__}).", True
+    if isinstance(error, json.JSONDecodeError):
+        return f"{constants.ENDPOINT} answered something else than JSON.", True
+    if isinstance(error, ValueError):
+        return str(error), False
+    return None
+
+
+def _explain_answer(error: errors.HfHubHTTPError) -> tuple[str, bool]:
+    status, said = error.response.status_code, _first_line(error.server_message or "")
+    if isinstance(error, errors.GatedRepoError):
+        return f"access has to be asked for on the repository's page first ({said}).", False
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"the repository has no such revision ({said}).", False
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return "there is no such repository, or it is private and your token may not see it.", False
+    if status == 401:
+        return f"the Hub does not accept your token ({said}). Make one at {TOKEN_PAGE}, then `hf auth login`.", False
+    if status == 403:
+        return f"your token may not do this ({said}). A token with write access: {TOKEN_PAGE}.", False
+    return f"the Hub answered {status} ({said or 'no reason given'}).", status in MAY_PASS or status >= 500
+
+
+def _is_damaged_transfer(error: BaseException) -> bool:
+    """Whether an error that is none of the above is the client's way to say that bytes were lost on the way."""
+    return isinstance(error, OSError) and error.errno is None
+
+
+def _first_line(text) -> str:
+    return str(text).strip().split("\n")[0].strip().rstrip(".")
+
+
+def no_token() -> str:
+    return f"there is no token. Make one with write access at {TOKEN_PAGE}, then `hf auth login` or set HF_TOKEN."
+
+
+def known_tokens(token: str | None = None) -> set[str]:
+    """The tokens that must not be seen anywhere: the one given, and those of this machine."""
+    found = {token, huggingface_hub.get_token(), *map(os.environ.get, TOKEN_VARIABLES)}
+    return {secret.strip() for secret in found if isinstance(secret, str) and secret.strip()}
+
+
+def scrub(text: str, token: str | None = None) -> str:
+    """Without tokens, known ones and whatever looks like one."""
+    for secret in known_tokens(token):
+        text = text.replace(secret, "<token>")
+    return re.sub(r"\bhf_[A-Za-z0-9]{16,}\b", "<token>", text)

@@ -1,0 +1,121 @@
+"""What a repository holds: which files of a folder are shared, what must not be among them, what is intact."""
+
+import fnmatch
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from huggingface_hub.hf_api import RepoFile
+
+from ..models.shard_index import check_shard_index, leaves_folder
+from .client import HubError, known_tokens
+
+# Patterns of what stays at home, as seen from the folder; `*` includes slashes.
+LEFT_OUT = (
+    ".git/*",
+    ".cache/*",
+    "*/.cache/*",
+    "__pycache__/*",
+    "*/__pycache__/*",
+    "checkpoint-*/*",
+    "_*",  # a run's own files
+    ".env",
+    "*.tmp*",
+    "*.lock",
+    # Pickles, which are not safe to load elsewhere; training_args.bin may hold a token, too.
+    "training_args.bin",
+    "optimizer.pt",
+    "scheduler.pt",
+    "scaler.pt",
+    "rng_state*.pth",
+)
+WEIGHTS = (
+    "model.safetensors",
+    "model-?????-of-?????.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model*.bin*",
+)
+CHUNK = 2**20
+
+
+def list_files(folder: Path, left_out: Iterable[str] = LEFT_OUT) -> dict[str, Path]:
+    """The files to share, by their names in the repository."""
+    if not folder.is_dir():
+        raise HubError(f"there is no folder {folder}.")
+    names = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    files = {name: path for name, path in names.items() if not matches(name, left_out)}
+    if not files:
+        raise HubError(f"{folder} holds nothing to share.")
+    if odd := [name for name in files if "\\" in name or not name.isprintable()]:
+        raise HubError(f"{odd[0]!r}: a file name with backslashes or control characters is not the same everywhere.")
+    return files
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def refuse_token(files: Mapping[str, Path], token: str | None = None) -> None:
+    """Raises for a file that holds a token of this machine."""
+    secrets = [secret.encode() for secret in known_tokens(token)]
+    for name, path in files.items():
+        if any(_holds(path, secret) for secret in secrets):
+            raise HubError(
+                f"{name} holds your token, so nothing has been sent. Remove it there, and make a new token."
+            )
+
+
+def _holds(path: Path, secret: bytes) -> bool:
+    end = b""
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            if secret in end + chunk:
+                return True
+            end = chunk[-len(secret) :]
+    return False
+
+
+def refuse_hostile_names(names: Iterable[str]) -> None:
+    """Raises for a file that would land outside its folder; a Hub can be told to list anything."""
+    if hostile := [name for name in names if leaves_folder(name)]:
+        raise HubError(f"the repository lists {hostile[0]!r}, which lies outside of it. Nothing has been written.")
+
+
+def refuse_hostile_index(folder: Path) -> None:
+    """Raises for an index of weights whose shards lie outside the folder."""
+    try:
+        for index in sorted(folder.rglob("*.index.json")):
+            check_shard_index(index)
+    except ValueError as error:
+        raise HubError(str(error)) from None
+
+
+def stale_weights(remote: Iterable[str], files: Iterable[str]) -> list[str]:
+    """Weights in a repository that would be loaded instead of, or beside, those that replace them."""
+    files = set(files)
+    if not any(matches(name, WEIGHTS) for name in files):
+        return []
+    return sorted(name for name in remote if matches(name, WEIGHTS) and name not in files)
+
+
+def checksum(path: Path, large: bool) -> str:
+    """What the Hub knows a file by: the sha256 of a large one, git's id of a small one."""
+    digest = hashlib.sha256() if large else hashlib.sha1(b"blob %d\0" % path.stat().st_size)
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def expected(remote: Mapping[str, RepoFile]) -> dict[str, str]:
+    """The checksums that the Hub states, by file name."""
+    return {name: file.lfs.sha256 if file.lfs else file.blob_id for name, file in remote.items()}
+
+
+def differing(files: Mapping[str, Path], checksums: Mapping[str, str]) -> list[str]:
+    """The names of files that are missing or not what their checksums say."""
+    return [name for name, wanted in checksums.items() if name not in files or not is_intact(files[name], wanted)]
+
+
+def is_intact(path: Path, wanted: str) -> bool:
+    return path.is_file() and checksum(path, large=len(wanted) == 64) == wanted

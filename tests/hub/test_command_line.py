@@ -1,0 +1,99 @@
+"""The scripts as a user runs them: what they print, and one line instead of a traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from loopback_client import environment
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@pytest.fixture
+def run(hub, tmp_path):
+    def run(script, *arguments, token=None, **variables):
+        return subprocess.run(
+            [sys.executable, str(SCRIPTS / script), *map(str, arguments)],
+            env=environment(hub, tmp_path / "home", token, **variables),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    return run
+
+
+def complaint(finished, *tokens):
+    """What a failed script says: one line, no traceback, no token."""
+    assert finished.returncode == 1, finished.stdout + finished.stderr
+    lines = [line for line in finished.stderr.splitlines() if "Trying again in" not in line]
+    assert len(lines) == 1 and "Traceback" not in finished.stderr, finished.stderr
+    assert not any(token in finished.stderr + finished.stdout for token in tokens)
+    return lines[0]
+
+
+def test_push_then_pull(run, hub, repo, folder, tmp_path):
+    shown = run("push_to_hub.py", folder, repo, "--private", "--dry-run", token=hub.alice)
+    assert shown.returncode == 0 and "200,000  model.safetensors" in shown.stdout and "dry run" in shown.stdout
+    assert not hub.writes()
+    options = ("--private", "--branch", "dev", "--tag", "v1", "--message", "My model")
+    pushed = run("push_to_hub.py", folder, repo, *options, token=hub.alice)
+    assert pushed.returncode == 0, pushed.stderr
+    commit = hub.head(repo, "v1")
+    assert f"commit {commit.oid} on dev, checksums compared: {hub.url}/{repo}/tree/{commit.oid}" in pushed.stdout
+    assert commit.title == "My model" and hub.store.repositories["model", repo].private
+    again = run("push_to_hub.py", folder, repo, *options, token=hub.alice)
+    assert f"nothing to do, still commit {commit.oid}" in again.stdout
+    pulled = run("pull_from_hub.py", repo, "--revision", "v1", "--to", tmp_path / "here", token=hub.alice)
+    assert pulled.returncode == 0 and pulled.stdout.strip() == str(tmp_path / "here")
+    assert (tmp_path / "here/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert hub.leaks(hub.alice) == []
+
+
+def test_11_no_token(run, hub, repo, folder):
+    assert "there is no token. Make one with write access" in complaint(run("push_to_hub.py", folder, repo))
+    assert not hub.requests
+    hub.plant(repo, {"config.json": b"{}"}, private=True)
+    assert "no such repository, or it is private" in complaint(run("pull_from_hub.py", repo))
+
+
+def test_11_a_wrong_token(run, hub, repo, folder):
+    wrong = "hf_" + "x" * 34
+    said = complaint(run("push_to_hub.py", folder, repo, token=wrong), wrong)
+    assert "the Hub does not accept your token" in said
+    hub.plant(repo, {"config.json": b"{}"}, private=True)
+    assert "the Hub does not accept your token" in complaint(run("pull_from_hub.py", repo, token=wrong), wrong)
+
+
+def test_11_a_token_that_may_only_read(run, hub, repo, folder):
+    for _ in ("not there yet", "there"):
+        said = complaint(run("push_to_hub.py", folder, repo, token=hub.reader), hub.reader)
+        assert "your token may not do this" in said and "write access" in said
+        hub.plant(repo, {"config.json": b"{}"}, private=True)
+    assert run("pull_from_hub.py", repo, token=hub.reader).returncode == 0
+
+
+def test_11_somebody_elses_repository(run, hub, repo, folder):
+    hub.plant(repo, {"config.json": b"{}"}, private=True)
+    assert "no such repository, or it is private" in complaint(run("pull_from_hub.py", repo, token=hub.bob), hub.bob)
+    assert "your token may not do this" in complaint(run("push_to_hub.py", folder, repo, token=hub.bob), hub.bob)
+
+
+def test_what_is_not_there(run, hub, repo, folder):
+    assert "there is no folder nowhere" in complaint(run("push_to_hub.py", "nowhere", repo, token=hub.alice))
+    assert "there is no such repository" in complaint(run("pull_from_hub.py", "alice/none", token=hub.alice))
+    hub.plant(repo, {"config.json": b"{}"})
+    said = complaint(run("pull_from_hub.py", repo, "--revision", "v9", token=hub.alice))
+    assert "at v9: the repository has no such revision" in said
+    assert "Repo id must" in complaint(run("push_to_hub.py", folder, "a/b/c", token=hub.alice))
+
+
+def test_offline_and_unreachable(run, hub, repo, folder):
+    said = complaint(run("push_to_hub.py", folder, repo, token=hub.alice, HF_HUB_OFFLINE="1"))
+    assert "HF_HUB_OFFLINE is set" in said
+    away = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    said = complaint(run("push_to_hub.py", folder, repo, "--timeout", 1, token=hub.alice, **away), hub.alice)
+    assert "http://127.0.0.1:9 can't be reached" in said
+    dry = run("push_to_hub.py", folder, repo, "--dry-run", "--timeout", 1, **away)
+    assert dry.returncode == 0 and "model.safetensors" in dry.stdout and "not compared" in dry.stdout
