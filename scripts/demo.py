@@ -1,158 +1,136 @@
-"""The mechanism table: every attention mechanism built, run, held to its own formula, and timed. make demo
+"""The main job in a few minutes: train a vision model and a language model, see what it took, use both. make demo
 
-Per mechanism: the largest difference between its fast form and its literal O(N²) form in float64, bidirectional and
-causal; its time, forward and backward, at three lengths, against PyTorch's fused softmax attention; what it can do.
+HuggingGreenViT on scikit-learn's digits and CompressivePerformer on the documentation that comes with Python, by the
+same scripts and files as any other run; then a table of both, and what pipeline() makes of the results. No network.
 """
 
 import argparse
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
-import matplotlib
 import torch
-from contenders import MODULE, build, mechanism, module, sdpa, where
-from measure import (
-    TRAINING,
-    Progress,
-    describe_environment,
-    environment,
-    keep_freed_memory,
-    limit_memory,
-    markdown_table,
-    positive,
-    race,
-    significant,
-    text_table,
-)
+from measure import text_table
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline, set_seed
+from transformers.utils.logging import disable_progress_bar
 
-from hf_efficient.attention import get_attention, list_attentions
+import hf_efficient  # noqa: F401  (makes the models known to transformers)
+from hf_efficient import visualization
+from hf_efficient.data.image_sets import load_images
+from hf_efficient.layers.patch_selection import HEURISTICS
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.ticker import LogLocator
-
-ROUNDS = 3
-EXACT = {"length": 96, "hidden_size": 32, "num_heads": 4}  # the literal forms are slow
-HEADER = ["mechanism", "paper", "cost", "error", "causal error"]
-ABILITIES = {"causal": "causal", "recurrent": "recurrent", "key_mask": "mask", "weights": "weights"}
+ROOT = Path(__file__).parents[1]
+RUNS = {
+    "digits_hugginggreen_vit": "train_image_classifier.py",
+    "pydocs_compressive_performer": "train_language_model.py",
+}
+HEADER = ["run", "parameters", "accuracy", "micro-F1", "bits per byte", "training", "energy", "of which per item"]
+PROMPT = "The import statement"
 
 
 def parse_arguments() -> argparse.Namespace:
-    names = list_attentions()
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lengths", type=positive, nargs="+", default=[256, 1024, 4096], metavar="N")
-    parser.add_argument("--mechanisms", nargs="+", choices=names, default=names, metavar="NAME")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, metavar="N", help="of training, for a shorter demonstration")
     parser.add_argument("--output", type=Path, default=Path("results/demo"), metavar="DIR")
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = parse_arguments()
-    keep_freed_memory()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    limit_memory()
-    names, lengths = arguments.mechanisms, sorted(set(arguments.lengths))
-    contenders = [mechanism(name) for name in names]
-    contenders += [sdpa()] + [module("softmax")] * any(c.against == MODULE for c in contenders)
-    progress = Progress(len(names) + len(lengths) * len(contenders) * ROUNDS)
-    mechanisms = {name: describe(name) for name in names}
-    for name, row in mechanisms.items():
-        progress.say(f"exact: {name}")
-        row["error"] = error(name, causal=False)
-        row["causal_error"] = error(name, causal=True) if get_attention(name).supports_causal else None
-        progress.advance()
-    for length in lengths:
-        progress.say(f"fast: N={length}")
-        rows, left_out = race(contenders, length, False, ROUNDS, [TRAINING], after_call=progress.advance)
-        for row in rows:
-            if row["contender"] in mechanisms:
-                milliseconds = 1e3 * sorted(row["seconds"])[len(row["seconds"]) // 2]
-                cost = {"milliseconds": milliseconds, "speedup": row["speedup"]["median"]}
-                mechanisms[row["contender"]]["lengths"][length] = cost
-    progress.close()
-    write({"environment": environment(), "mechanisms": mechanisms}, lengths, arguments.output)
+    images, text = (train(name, arguments.output / name, arguments.steps) for name in RUNS)
+    disable_progress_bar()  # of loading weights
+    rows = [describe(name, arguments.output / name) for name in RUNS]
+    print(f"\n{text_table(HEADER, rows)}\n")
+    draw_kept_patches(images)
+    print(classify(images))
+    print(continuation(text))
+    print("\nEnergy is what energy.json says it is, and how it is known: much of it may be estimated. Written:")
+    for folder in (images, text):
+        print(f"  {folder}/README.md, its card; curves.png, history.csv, results.json, energy.json")
+    print(f"  {images}/kept_patches.png, what each heuristic keeps of a digit")
 
 
-def describe(name: str) -> dict:
-    cls = get_attention(name)
-    abilities = [word for flag, word in ABILITIES.items() if getattr(cls, f"supports_{flag}")]
-    abilities += ["grid"] * cls.needs_grid + ["fixed length"] * cls.fixed_length
-    return {
-        "paper": cls.paper,
-        "cost": f"O({cls.cost})",
-        "can": abilities,
-        "against": mechanism(name).against,
-        "lengths": {},
-    }
+def train(name: str, folder: Path, steps: int | None) -> Path:
+    """Runs the training script anew and shows what it says; ends here if it fails."""
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [sys.executable, f"scripts/{RUNS[name]}", f"configs/{name}.yaml", "--output_dir", str(folder.resolve())]
+    command += ["--max_steps", str(steps)] if steps else []
+    print(f"\n$ python {' '.join(command[1:])}\n", flush=True)
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    if done.returncode:
+        sys.exit(f"demo: {RUNS[name]} ended with exit code {done.returncode}.")
+    return folder
+
+
+def describe(name: str, folder: Path) -> list[str]:
+    """A row of the table."""
+    results = json.loads((folder / "results.json").read_text())
+    metrics, energy = results["metrics"], results.get("energy", {})
+    scores = [metrics.get("eval_accuracy"), metrics.get("eval_micro_f1"), metrics.get("test_bits_per_byte")]
+    shown = ["–" if score is None else f"{score:.4f}" for score in scores]
+    spent = "not measured" if energy.get("kwh") is None else f"{energy['kwh'] * 3.6e6:,.0f} J"
+    per_item = next(
+        (
+            f"{value:.2g} J/{key.rpartition('_')[2]}"
+            for key, value in energy.items()
+            if "train_joules_per_" in key and value
+        ),
+        "–",
+    )
+    return [name, f"{results['parameters']:,}", *shown, f"{results['train_seconds']:.0f} s", spent, per_item]
+
+
+def unseen_digits(count: int) -> list[tuple[str, Image.Image]]:
+    """Names and pictures of the first digits that training did not see."""
+    digits = load_images("digits").evaluation
+    return [
+        (digits.class_names[digits.labels[i]], Image.fromarray(digits.pixels[i].permute(1, 2, 0).numpy()))
+        for i in range(count)
+    ]
 
 
 @torch.no_grad()
-def error(name: str, causal: bool) -> float:
-    """The largest difference between fast form and formula, in float64, with parameters off their initial values."""
-    generator = torch.Generator().manual_seed(0)
-    attention = build(name, causal=causal, **EXACT).double()
-    for parameter in attention.parameters():
-        parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-    length = EXACT["length"]
-    x = torch.randn(2, length, EXACT["hidden_size"], generator=generator, dtype=torch.float64)
-    grid = where(attention, length)
-    return (attention(x, **grid).hidden_states - attention.reference(x, **grid)).abs().max().item()
+def draw_kept_patches(folder: Path) -> None:
+    """What the model looks at if it may only keep its top_k patches, by each heuristic"""
+    processor = AutoImageProcessor.from_pretrained(folder)
+    heuristics = [name for name in HEURISTICS if name != "none"]
+    models = [
+        AutoModelForImageClassification.from_pretrained(folder, heuristic=name, select_at_eval=True).eval()
+        for name in heuristics
+    ]
+    config, rows = models[0].config, []
+    side = config.image_size // config.patch_size
+    for name, digit in unseen_digits(4):
+        pixel_values = processor(digit, return_tensors="pt")["pixel_values"]
+        picture = digit.resize((192, 192), Image.Resampling.NEAREST)
+        kept = [model(pixel_values).patch_indices[0] for model in models]
+        drawn = [visualization.draw_kept_patches(picture, patches, (side, side)) for patches in kept]
+        rows.append((f"digit {name}", [picture, *drawn]))
+    titles = [f"{config.num_kept_patches} of {config.num_patches} patches", *heuristics]
+    visualization.contact_sheet(rows, titles).save(folder / "kept_patches.png")
 
 
-def write(results: dict, lengths: list[int], output: Path) -> None:
-    header = [*HEADER, *(f"N={length}" for length in lengths), "can"]
-    rows = [cells(name, row, lengths) for name, row in results["mechanisms"].items()]
-    print(describe_environment(results["environment"]), end="\n\n")
-    print(text_table(header, rows, "<<<" + ">" * (2 + len(lengths)) + "<"))
-    notes = (
-        "error: fast form against the literal formula, float64. N=...: forward+backward, ms, and speed against SDPA "
-        "(2× is twice as fast; † with projections, against softmax attention with its own)."
-    )
-    print(f"\n{notes}")
-    (output / "mechanisms.json").write_text(json.dumps(results, indent=1) + "\n")
-    (output / "mechanisms.md").write_text(f"{markdown_table(header, rows)}\n\n{notes}\n")
-    draw(results["mechanisms"], lengths, output / "mechanisms.png")
-    print(
-        f"\nWritten: {output}/mechanisms.json, .md and .png. Next: make bench ARGS=--help, or the README's quickstart."
-    )
+def classify(folder: Path) -> str:
+    model = pipeline("image-classification", str(folder))
+    digits = unseen_digits(3)
+    answers = [model(digit)[0] for _, digit in digits]
+    seen = [
+        f"{answer['label']} ({answer['score']:.2f}; it is {name})"
+        for (name, _), answer in zip(digits, answers, strict=True)
+    ]
+    return f'pipeline("image-classification", "{folder}") of three unseen digits: {", ".join(seen)}'
 
 
-def cells(name: str, row: dict, lengths: list[int]) -> list[str]:
-    costs = [row["lengths"].get(length) for length in lengths]
-    shown = [f"{cost['milliseconds']:.1f} ms {significant(cost['speedup'])}×" if cost else "–" for cost in costs]
-    errors = ["–" if e is None else f"{e:.0e}" for e in (row["error"], row["causal_error"])]
-    return [marked(name, row), row["paper"], row["cost"], *errors, *shown, ", ".join(row["can"])]
-
-
-def marked(name: str, row: dict) -> str:
-    return name + "†" * (row["against"] == MODULE)
-
-
-def draw(mechanisms: dict, lengths: list[int], file: Path) -> None:
-    """Horizontal bars from SDPA's 1×, one per length, the fastest mechanism at the longest length on top."""
-    order = sorted(mechanisms, key=lambda name: mechanisms[name]["lengths"].get(lengths[-1], {}).get("speedup", 0))
-    figure, axis = plt.subplots(figsize=(9, 1.5 + 0.42 * len(order)))
-    colours = plt.get_cmap("viridis")
-    for i, length in enumerate(lengths):
-        places, widths = [], []
-        for place, name in enumerate(order):
-            if cost := mechanisms[name]["lengths"].get(length):
-                places.append(place + 0.27 * ((len(lengths) - 1) / 2 - i))
-                widths.append(cost["speedup"] - 1)
-        colour = colours(0.85 - 0.75 * i / max(1, len(lengths) - 1))
-        axis.barh(places, widths, height=0.25, left=1, color=colour, label=f"N={length}")
-    axis.axvline(1, color="black", linewidth=1)
-    axis.set(xscale="log", xlabel="speed against SDPA, forward+backward, bidirectional; right of 1×: faster")
-    axis.set_yticks(range(len(order)), [marked(name, mechanisms[name]) for name in order])
-    axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
-    axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}×")
-    axis.grid(axis="x", alpha=0.3)
-    axis.set_axisbelow(True)
-    axis.legend(loc="lower right")
-    axis.set_title("Attention mechanisms († whole modules, against softmax attention with projections)", fontsize=10)
-    figure.tight_layout()
-    figure.savefig(file, dpi=120)
-    plt.close(figure)
+def continuation(folder: Path) -> str:
+    set_seed(0)
+    model = pipeline("text-generation", str(folder))
+    (found,) = model(PROMPT, max_new_tokens=160, do_sample=True, temperature=0.7)
+    text = "\n".join(f"  | {line}" for line in found["generated_text"].splitlines())
+    return f'pipeline("text-generation", "{folder}") goes on from "{PROMPT}":\n{text}'
 
 
 if __name__ == "__main__":

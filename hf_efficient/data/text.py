@@ -56,12 +56,12 @@ def split_text(text: bytes, level: str, preset: str = "paper") -> Splits:
     if preset not in PRESETS:
         raise ValueError(f"preset={preset!r} must be one of {', '.join(PRESETS)}.")
     if preset == "paper":
-        text = strip_tags(text[: _character_start(text, PAPER_BYTES[level])])
+        text = strip_tags(text[: character_start(text, PAPER_BYTES[level])])
         shares = SHARES[level]
     else:
-        text, shares = text[: _character_start(text, STANDARD_BYTES)], (90, 5, 5)
+        text, shares = text[: character_start(text, STANDARD_BYTES)], (90, 5, 5)
     first, second = (
-        _character_start(text, len(text) * percent // 100) for percent in (shares[0], shares[0] + shares[1])
+        character_start(text, len(text) * percent // 100) for percent in (shares[0], shares[0] + shares[1])
     )
     splits = Splits(text[:first], text[first:second], text[second:])
     for name, part in splits._asdict().items():
@@ -87,7 +87,7 @@ def decode(text: bytes, source: str = "text") -> str:
         ) from error
 
 
-def _character_start(text: bytes, at: int) -> int:
+def character_start(text: bytes, at: int) -> int:
     """The first position from `at` on where a UTF-8 character begins"""
     while at < len(text) and text[at] & 0b1100_0000 == 0b1000_0000:
         at += 1

@@ -213,8 +213,10 @@ def test_the_benchmark_runs(tmp_path):
     assert "\r" not in done.stderr  # a bar would ruin a log
 
 
-def test_the_demo_runs(tmp_path):
-    done = run("demo.py", *["--lengths", "16", "32", "--mechanisms", "kerformer", "axial"], "--output", tmp_path)
+def test_the_attention_demo_runs(tmp_path):
+    done = run(
+        "demo_attention.py", *["--lengths", "16", "32", "--mechanisms", "kerformer", "axial"], "--output", tmp_path
+    )
     assert done.returncode == 0, done.stderr
     mechanisms = json.loads((tmp_path / "mechanisms.json").read_text())["mechanisms"]
     assert list(mechanisms) == ["kerformer", "axial"]

@@ -1,0 +1,123 @@
+"""The card itself: the Hub's metadata, and the template filled in."""
+
+import re
+import warnings
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from .text import about, comparison, limits
+from .trained_model import ENGLISH, TrainedModel, metric_of
+
+TEMPLATE = "template.md"
+# A card with one of these was written by a program, and may be written again.
+MARK = "<!-- Written by hf_efficient from the run's files. Without this line it stays as you make it. -->"
+OTHERS = "generated automatically according to the information the Trainer had access to"
+
+
+def render_card(
+    folder: str | Path,
+    *,
+    repo_id: str | None = None,
+    compare_with: Sequence[str | Path] = (),
+    license: str | None = "apache-2.0",
+) -> ModelCard:
+    """The card of the model in `folder`.
+
+    Args:
+        repo_id: what it is loaded by in the snippets; by default the run's name.
+        compare_with: folders of other runs on the same data, told apart honestly.
+        license: of the weights, as the Hub abbreviates it; None leaves it open.
+    """
+    model = TrainedModel.read(folder)
+    others = [TrainedModel.read(other) for other in compare_with]
+    template = files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
+    card = ModelCard.from_template(
+        metadata(model, license),
+        template_str=template,
+        mark=MARK,
+        model=model,
+        results=model.results,
+        repo_id=repo_id or model.name,
+        about=about(model),
+        scores=[(metric_of(name).title, split, value) for split, name, value in model.scores()],
+        comparison=comparison(model, others),
+        energy=model.energy and model.energy.to_markdown(by_epoch=False),
+        emissions=emissions(model),
+        command=re.sub(r"\S*/(?=(scripts|configs)/)", "", model.results.get("command") or ""),
+        settings=yaml.safe_dump(model.settings, sort_keys=False).strip() if model.settings else "",
+        limits=limits(model),
+    )
+    return ModelCard(re.sub(r"\n{3,}", "\n\n", str(card)))  # what the template left empty
+
+
+def write_card(folder: str | Path, output: str | Path | None = None, **options) -> Path | None:
+    """Writes the card as README.md in the folder, or as `output`; None if a card is there that somebody wrote.
+
+    Args:
+        options: of `render_card`.
+    """
+    file = Path(output) if output is not None else Path(folder) / "README.md"
+    if file.is_file() and not any(mark in file.read_text(encoding="utf-8") for mark in (MARK, OTHERS)):
+        warnings.warn(f"{file} was not written by hf_efficient, so it stays as it is.", stacklevel=2)
+        return None
+    card = render_card(folder, **options)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    card.save(file)
+    return file
+
+
+def metadata(model: TrainedModel, license: str | None) -> ModelCardData:
+    """What the Hub reads."""
+    data, name = model.dataset, model.dataset_name
+    options = {key: value for key, value in model.settings.get("dataset", {}).items() if key != "name"}
+    scores = [(split, metric_of(metric), value) for split, metric, value in model.scores()] if data else []
+    return ModelCardData(
+        license=license,
+        language="en" if name in ENGLISH else None,
+        library_name="transformers",
+        pipeline_tag=model.task.name,
+        tags=["hf_efficient", model.config.model_type] if model.is_ours else [model.config.model_type],
+        datasets=[data.repository] if data and data.repository else None,
+        metrics=list(dict.fromkeys(metric.kind for _, metric, _ in scores if metric.kind != "loss")) or None,
+        base_model=base_model(model),
+        co2_eq_emissions=emissions(model),
+        model_name=model.name,
+        eval_results=[
+            EvalResult(
+                task_type=model.task.name,
+                dataset_type=data.repository or name,
+                dataset_name=data.title,
+                dataset_split=split,
+                dataset_args=options or None,
+                metric_type=metric.kind,
+                metric_name=metric.title,
+                metric_args=metric.arguments,
+                metric_value=value,
+            )
+            for split, metric, value in scores
+        ]
+        or None,
+    )
+
+
+def base_model(model: TrainedModel) -> str | None:
+    """The repository on the Hub that training began with; a folder means nothing to others."""
+    source = str(model.settings.get("model", {}).get("pretrained") or "")
+    return source if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", source) and not Path(source).exists() else None
+
+
+def emissions(model: TrainedModel) -> dict | None:
+    """Grams of CO2e; None where it isn't known what electricity was used, as the world's average is nobody's."""
+    report = model.energy
+    given = model.settings.get("energy", {}).get("carbon_intensity") is not None
+    if report is None or (report.country is None and not given):
+        return None
+    starts = model.settings.get("model", {}).get("pretrained")
+    found = report.co2_eq_emissions("fine-tuning" if starts else "pre-training")
+    if found and report.country is None:
+        del found["geographical_location"]
+    return found

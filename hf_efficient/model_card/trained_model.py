@@ -1,0 +1,166 @@
+"""What a run left in its folder, and what its words mean: tasks, metrics, data."""
+
+import json
+import math
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers import AutoConfig, PretrainedConfig
+
+from ..energy.report import FILE, EnergyReport
+from ..models.auto import FAMILIES
+
+
+class Task(NamedTuple):
+    name: str
+    call: str  # how its pipeline is called
+
+
+CLASSIFY = 'model("photo.png")'
+TASKS = {
+    "ForImageClassification": Task("image-classification", CLASSIFY),
+    "ForObjectDetection": Task("object-detection", CLASSIFY),
+    "ForSemanticSegmentation": Task("image-segmentation", CLASSIFY),
+    "ForMaskedImageModeling": Task("image-feature-extraction", 'model("photo.png", pool=True)'),
+    "ForCausalLM": Task("text-generation", 'model("The import statement", max_new_tokens=100, do_sample=True)'),
+    "LMHeadModel": Task("text-generation", 'model("The import statement", max_new_tokens=100, do_sample=True)'),
+    "Model": Task("image-feature-extraction", 'model("photo.png", pool=True)'),
+}
+
+
+class Metric(NamedTuple):
+    kind: str  # what the Hub calls it
+    title: str
+    higher_is_better: bool
+    arguments: dict[str, Any] | None = None
+
+
+METRICS = {
+    "accuracy": Metric("accuracy", "accuracy", True),
+    "micro_f1": Metric("f1", "micro-F1", True, {"average": "micro"}),
+    "macro_f1": Metric("f1", "macro-F1", True, {"average": "macro"}),
+    "map": Metric("map", "mAP", True),
+    "map_50": Metric("map_50", "mAP at IoU 0.5", True),
+    "found_50": Metric("found_50", "objects found at IoU 0.5", True),
+    "iou": Metric("iou", "IoU", True),
+    "bits_per_byte": Metric("bits_per_byte", "bits per byte", False),
+    "bits_per_character": Metric("bits_per_character", "bits per character", False),
+    "perplexity": Metric("perplexity", "perplexity per token", False),
+    "loss": Metric("loss", "loss", False),
+}
+
+
+def metric_of(name: str) -> Metric:
+    return METRICS.get(name, Metric(name, name.replace("_", " "), not name.endswith("loss")))
+
+
+class Dataset(NamedTuple):
+    title: str
+    repository: str | None  # on the Hub
+    split: str  # that evaluation sees
+
+
+DATASETS = {
+    "cifar10": Dataset("CIFAR-10", "uoft-cs/cifar10", "test"),
+    "cifar100": Dataset("CIFAR-100", "uoft-cs/cifar100", "test"),
+    "tiny-imagenet": Dataset("Tiny ImageNet", "zh-plus/tiny-imagenet", "valid"),
+    "mnist": Dataset("MNIST", "ylecun/mnist", "test"),
+    "digits": Dataset("scikit-learn's digits", None, "a quarter held out"),
+    "enwik8": Dataset("enwik8", "LTCB/enwik8", "validation"),
+    "pydocs": Dataset("the documentation in CPython's pydoc_data.topics", None, "validation"),
+}
+ENGLISH = ("enwik8", "pydocs")
+SMALLEST_ENWIK8 = 20_000_000  # bytes; no preset reads less of it
+
+
+def read_energy(file: Path, results: dict) -> EnergyReport | None:
+    """The report in a file, if there is one and it is of the run whose results these are."""
+    if not file.is_file():
+        return None
+    report = EnergyReport.load(file)
+    recorded = results.get("energy", {}).get("train_kwh")
+    if recorded is not None and not math.isclose(report.kwh("train") or 0, recorded, rel_tol=1e-3):
+        warnings.warn(f"{file} is left out: it is of another run than results.json beside it.", stacklevel=2)
+        return None
+    return report
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A folder as training left it; results are empty and energy is None where it doesn't have them."""
+
+    folder: Path
+    config: PretrainedConfig
+    results: dict
+    energy: EnergyReport | None
+
+    @classmethod
+    def read(cls, folder: str | Path) -> "TrainedModel":
+        folder = Path(folder)
+        if not (folder / "config.json").is_file():
+            raise ValueError(f"{folder} holds no config.json: a card is written of a trained model's folder.")
+        file = folder / "results.json"
+        results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        return cls(folder, AutoConfig.from_pretrained(folder), results, read_energy(folder / FILE, results))
+
+    @property
+    def name(self) -> str:
+        return self.results.get("run") or self.folder.resolve().name
+
+    @property
+    def is_ours(self) -> bool:
+        return self.config.model_type in FAMILIES
+
+    @property
+    def task(self) -> Task:
+        architecture = (self.config.architectures or ["Model"])[0]
+        return next((task for end, task in TASKS.items() if architecture.endswith(end)), TASKS["Model"])
+
+    @property
+    def settings(self) -> dict[str, dict]:
+        """Of the run, without what belongs to the machine that it ran on."""
+        sections = {name: dict(section or {}) for name, section in self.results.get("settings", {}).items()}
+        sections.get("training", {}).pop("output_dir", None)
+        if "name" in sections.get("dataset", {}):
+            sections["dataset"]["name"] = self.dataset_name
+        return {name: section for name, section in sections.items() if section}
+
+    @property
+    def dataset_name(self) -> str | None:
+        """As it was given; of a path its end."""
+        name = self.results.get("dataset")
+        return name if name in DATASETS or not name else Path(name).name
+
+    @property
+    def dataset(self) -> Dataset | None:
+        name = self.dataset_name
+        if name is None:
+            return None
+        size = sum(self.results.get("bytes", {}).values())
+        if name == "enwik8" and 0 < size < SMALLEST_ENWIK8:
+            # Its figures are not enwik8's, so it isn't called by that repository's name.
+            return Dataset(f"the first {size / 1e6:.1f} MB of enwik8", None, "validation")
+        return DATASETS.get(name, Dataset(name, None, "evaluation"))
+
+    @property
+    def was_chosen(self) -> bool:
+        """Whether these weights were chosen by their score on the split that evaluation sees."""
+        training = self.results.get("settings", {}).get("training", {})
+        return bool(self.results.get("best_step")) and training.get("load_best_model_at_end", True)
+
+    def scores(self) -> list[tuple[str, str, float]]:
+        """Split, metric and value: the test split's first, losses last."""
+        found = []
+        for name, value in self.results.get("metrics", {}).items():
+            prefix, _, metric = name.partition("_")
+            if prefix in ("eval", "test") and isinstance(value, int | float):
+                split = "test" if prefix == "test" or self.dataset is None else self.dataset.split
+                found.append((metric.endswith("loss"), prefix == "eval", split, metric, value))
+        return [(split, metric, value) for *_, split, metric, value in sorted(found, key=lambda score: score[:2])]
+
+    def main_score(self) -> tuple[str, float] | None:
+        """The metric that the run was judged by, and its value."""
+        wanted = (self.results.get("metric_for_best_model") or "loss").removeprefix("eval_")
+        return next(((metric, value) for _, metric, value in self.scores() if metric == wanted), None)

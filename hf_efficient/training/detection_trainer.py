@@ -1,0 +1,48 @@
+"""Training of object detectors, whose evaluation gathers detections rather than the logits of every query."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .metrics.detection import detection_scores, read_queries, to_corners
+from .trainer import EfficientTrainer
+
+PADDING = -100  # the class of rows that are there to make images equally long; transformers' padding is the same
+
+
+class DetectionTrainer(EfficientTrainer):
+    """For models that return `logits` (B, Q, classes + 1) and `pred_boxes` (B, Q, 4), as those of transformers do."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, compute_metrics=score_detections, **kwargs)
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            outputs = model(**inputs)
+        loss = outputs.loss.detach()
+        if prediction_loss_only:
+            return loss, None, None
+        return loss, pack_detections(outputs.logits, outputs.pred_boxes), pack_objects(inputs["labels"])
+
+
+def pack_detections(logits: Tensor, boxes: Tensor) -> Tensor:
+    """(B, Q, 6): score, class, box as corners"""
+    found = read_queries(logits.float().cpu().numpy(), boxes.float().cpu().numpy())
+    rows = [np.column_stack([image["scores"], image["labels"], image["boxes"]]) for image in found]
+    return torch.from_numpy(np.stack(rows)).to(logits.device, torch.float32)
+
+
+def pack_objects(labels: list[dict[str, Tensor]]) -> Tensor:
+    """(B, most objects, 5): class, box as centre and size; rows of images with fewer are PADDING."""
+    rows = [torch.cat([x["class_labels"][:, None].to(x["boxes"]), x["boxes"]], 1) for x in labels]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PADDING)
+
+
+def score_detections(prediction) -> dict[str, float]:
+    """What a Trainer calls as `compute_metrics`."""
+    detections, objects = prediction
+    predictions = [{"scores": x[:, 0], "labels": x[:, 1].astype(int), "boxes": x[:, 2:]} for x in detections]
+    real = (x[x[:, 0] >= 0] for x in objects)
+    references = [{"labels": x[:, 0].astype(int), "boxes": to_corners(x[:, 1:])} for x in real]
+    return detection_scores(predictions, references)

@@ -1,0 +1,111 @@
+"""history.csv and curves.png: what a run logged, without a tracker.
+
+history.csv has a row per log, with whatever it measured; how long things took, and what energy, is left out (it is
+in results.json and energy.json), so that a run that was interrupted and resumed ends with the very file of one that
+wasn't.
+"""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+from transformers import TrainerCallback
+
+from .checkpoints import replace_file
+
+FIRST = ("step", "epoch")
+COSTS = re.compile(r"runtime|_per_second|preparation_time|total_flos|^energy_")
+
+
+class HistoryCallback(TrainerCallback):
+    """Writes history.csv as training goes on."""
+
+    def __init__(self):
+        self.columns: list[str] = []
+        self.running = False
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.running = state.is_world_process_zero
+        if self.running:  # what was logged after the checkpoint that training goes on from is to be logged again
+            self.rewrite(args, state)
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if not self.running or not (row := measured(state.log_history[-1])):
+            return
+        if set(row) <= set(self.columns):
+            with (Path(args.output_dir) / "history.csv").open("a", encoding="utf-8", newline="") as file:
+                csv.DictWriter(file, self.columns, lineterminator="\n").writerow(row)
+        else:
+            self.rewrite(args, state)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self.running = False  # later evaluations are results, not history
+
+    def rewrite(self, args, state) -> None:
+        rows = history(state.log_history)
+        self.columns = columns_of(rows)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        replace_file(Path(args.output_dir) / "history.csv", text.getvalue())
+
+
+def history(logs: list[dict]) -> list[dict]:
+    """The rows of history.csv"""
+    return [row for log in logs if (row := measured(log))]
+
+
+def measured(log: dict) -> dict:
+    """One log without costs; nothing if nothing else is left, or if it is the summary at the end."""
+    if "train_loss" in log:
+        return {}
+    names = sorted(
+        log, key=lambda name: (name not in FIRST, name.startswith("eval_"), not name.endswith("loss"), name)
+    )
+    row = {name: log[name] for name in names if not COSTS.search(name) and not isinstance(log[name], dict | list)}
+    return row if set(row) - set(FIRST) else {}
+
+
+def columns_of(rows: list[dict]) -> list[str]:
+    return list(dict.fromkeys([*FIRST, *(name for row in rows for name in row)]))
+
+
+def draw_curves(logs: list[dict], file: str | Path) -> None:
+    """A panel for the losses, one for each metric, one for the learning rate."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = history(logs)
+    panels = curves(rows)
+    if not panels:
+        return
+    figure = Figure(figsize=(4.2 * len(panels), 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, (title, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for label, points in lines.items():
+            steps, values = zip(*points, strict=True)
+            axes.plot(steps, values, label=label, marker="." if len(points) < 40 else None)
+        axes.set(title=title, xlabel="step")
+        axes.grid(alpha=0.3)
+        if len(lines) > 1:
+            axes.legend()
+    figure.savefig(file, dpi=110)
+
+
+def curves(rows: list[dict]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """Panel -> line -> points"""
+    lines = {
+        name: [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
+        for name in columns_of(rows)
+        if name not in FIRST
+    }
+    panels: dict[str, dict] = {}
+    for name, points in lines.items():
+        if not points or name == "grad_norm":
+            continue
+        evaluated = name.startswith("eval_")
+        title = name.removeprefix("eval_")
+        panels.setdefault(title.replace("_", " "), {})["evaluation" if evaluated else "training"] = points
+    return panels

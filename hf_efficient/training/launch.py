@@ -1,0 +1,186 @@
+"""The common end of every training script: go on where another process was killed, train, evaluate, save, report."""
+
+import importlib.util
+import json
+import math
+import platform
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+import transformers
+import yaml
+
+import hf_efficient
+
+from ..hub import HubError
+from ..model_card import write_card
+from .arguments import Run
+from .checkpoints import list_checkpoints, replace_file
+from .errors import RunError, TrainingError
+from .history import COSTS
+from .trainer import EfficientTrainer
+
+# What may be another when a run goes on: it changes neither what is computed nor what is reported of it.
+HARMLESS = {
+    *("output_dir", "resume", "run_name", "report_to", "disable_tqdm", "log_level", "save_total_limit"),
+    *("num_train_epochs", "max_steps", "load_best_model_at_end", "push_to_hub", "hub_model_id", "hub_strategy"),
+    *("hub_private_repo", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
+    *("dataloader_persistent_workers", "early_stopping_patience", "project"),
+}
+
+
+def script(main: Callable[[], object]) -> None:
+    """Runs a script's `main`: what stops a run is one line and exit code 1, not a traceback."""
+    try:
+        main()
+    except (RunError, TrainingError, HubError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(1)
+    finally:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def train_and_report(trainer: EfficientTrainer, run: Run, unit: str = "image", items_per_sample: float = 1) -> dict:
+    """Trains and leaves in output_dir: the model and its processor or tokenizer as `from_pretrained` reads them,
+    its card README.md, results.json, history.csv, curves.png, and, where codecarbon is installed, energy.json.
+
+    Args:
+        unit, items_per_sample: what energy is reckoned per, and how many of them a sample of the data has.
+
+    Returns:
+        what results.json holds.
+    """
+    claim_folder(run, trainer.is_world_process_zero())
+    trainer.wait()
+    energy = attach_energy(trainer, run, unit, items_per_sample)
+    trainer.train(resume_from_checkpoint=run.training.resume)
+    with energy.phase("inference") if energy is not None else nullcontext():
+        metrics = trainer.evaluate() if trainer.eval_dataset is not None else {}
+    trainer.save_model(_internal_call=True)  # pushed when the results are there too
+    results = collect(trainer, run, metrics)
+    if energy is not None and energy.meter is not None:
+        results["energy"] = energy.meter.report().summary()
+    if trainer.is_world_process_zero():
+        replace_file(Path(run.training.output_dir) / "results.json", json.dumps(results, indent=2) + "\n")
+        write_card(run.training.output_dir)
+        print("\n" + table(results), flush=True)
+        files = "the model, its card README.md, results.json, history.csv, curves.png"
+        print(f"\nWritten to {run.training.output_dir}: {files}", flush=True)
+    trainer.wait()
+    if run.training.push_to_hub:
+        trainer.push_to_hub()
+    return results
+
+
+def claim_folder(run: Run, writes: bool = True) -> None:
+    """Notes in output_dir what run it belongs to; one that was made by another is refused."""
+    folder = Path(run.training.output_dir)
+    file = folder / "run.yaml"
+    if list_checkpoints(folder):
+        if not run.training.resume:
+            raise RunError(
+                f"{folder} holds checkpoints of an earlier run, and resume is false: remove it or give another "
+                "output_dir."
+            )
+        if file.is_file():
+            refuse_another_run(yaml.safe_load(file.read_text(encoding="utf-8")), run.given, folder)
+    if writes:
+        replace_file(file, yaml.safe_dump(json.loads(json.dumps(run.given, default=str)), sort_keys=False))
+
+
+def refuse_another_run(before: dict, now: dict, folder: Path) -> None:
+    changes = []
+    for section in ("dataset", "model", "augmentation", "training"):
+        first, second = before.get(section) or {}, json.loads(json.dumps(now.get(section) or {}, default=str))
+        changes += [
+            f"{section}.{key} was {first.get(key, 'the default')} and is {second.get(key, 'the default')}"
+            for key in dict.fromkeys([*first, *second])
+            if first.get(key) != second.get(key) and key not in HARMLESS
+        ]
+    if changes:
+        raise RunError(
+            f"{folder} belongs to another run: {'; '.join(changes)}. Give this one another output_dir, or remove "
+            "that folder."
+        )
+
+
+def attach_energy(trainer: EfficientTrainer, run: Run, unit: str, items_per_sample: float):
+    """The EnergyCallback of a run, or None if it is switched off or codecarbon is missing."""
+    if run.energy.get("enabled", True) is False:
+        return None
+    if importlib.util.find_spec("codecarbon") is None:
+        warnings.warn(
+            "energy is not measured: codecarbon is missing (pip install hf-efficient[energy]).", stacklevel=3
+        )
+        return None
+    from .energy_callback import EnergyCallback
+
+    return EnergyCallback(run.energy, unit, items_per_sample).attach(trainer)
+
+
+def collect(trainer: EfficientTrainer, run: Run, metrics: dict) -> dict:
+    """What is known of a run when it is over."""
+    state, model = trainer.state, trainer.model
+    logged = [log["train_loss"] for log in state.log_history if "train_loss" in log]
+    seconds = trainer.loop.seconds_trained
+    samples = state.global_step * trainer.get_total_train_batch_size(trainer.args)
+    return {
+        "run": run.name,
+        "dataset": run.dataset.get("name"),
+        "model": model.config.model_type,
+        "metrics": {name: finite(value) for name, value in metrics.items() if not COSTS.search(name)},
+        "train_loss": logged[-1] if logged else None,
+        "best_metric": finite(state.best_metric),
+        "best_step": state.best_global_step,
+        "metric_for_best_model": trainer.args.metric_for_best_model,
+        "steps": state.global_step,
+        "epochs": state.epoch,
+        "train_seconds": round(seconds, 3),
+        "train_samples_per_second": round(samples / seconds, 1) if seconds else None,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "trainable_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "seed": trainer.args.seed,
+        "processes": trainer.args.world_size,
+        "device": str(trainer.args.device),
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "hf_efficient": hf_efficient.__version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
+        "command": run.command,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "settings": json.loads(json.dumps(run.given, default=str)),
+    }
+
+
+def finite(value):
+    """JSON has no NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def table(results: dict) -> str:
+    """The results that one looks at first."""
+    rows = {
+        "model": f"{results['model']}, {results['parameters']:,} parameters",
+        "training": f"{results['steps']} steps, {results['epochs'] or 0:.1f} epochs, {results['train_seconds']:.0f} s",
+        **{name.removeprefix("eval_"): shown(value) for name, value in results["metrics"].items() if name != "epoch"},
+    }
+    if kwh := results.get("energy", {}).get("kwh"):
+        rows["energy"] = f"{kwh * 3.6e6:,.0f} J of training and evaluation ({kwh:.3g} kWh); energy.json says how known"
+    if results["best_step"]:
+        metric = f"{results['metric_for_best_model']} {shown(results['best_metric'])}"
+        rows["best"] = f"{metric}, step {results['best_step']}"
+    width = max(map(len, rows))
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+
+
+def shown(value) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

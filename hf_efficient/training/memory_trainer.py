@@ -1,0 +1,205 @@
+"""Training of language models whose memory is carried from batch to batch.
+
+Data are `TextStreams` or `RandomCrops`: each batch holds the next segment of some streams. Memory is kept for each of
+them by the number of its first stream, so that it finds its rows again under gradient accumulation, on any number of
+processes and after a resume. The optimizer steps after every segment; no gradient flows from one to the one before.
+Models without memory (GPT-2, Llama) are trained on the same data without it.
+"""
+
+import inspect
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils.data import Sampler, SequentialSampler
+
+from ..data.image_batches import take_batch
+from ..data.text_streams import IGNORED, Segments
+from ..models.compressive_performer.cache import CompressiveMemory
+from .metrics.language_model import LanguageModelScores
+from .trainer import EfficientTrainer
+
+
+class MemoryTrainer(EfficientTrainer):
+    """A trainer whose evaluation predicts the whole text and reports `LanguageModelScores`.
+
+    What `loss` is the sum of, `lm_loss` and `auxiliary_loss`, is logged beside it. Evaluation begins with an empty
+    memory and leaves that of training alone.
+    """
+
+    def __init__(self, model: nn.Module, args, **kwargs):
+        if args.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor={args.label_smoothing_factor}: a language model's bits have none."
+            )
+        if getattr(model, "loss_type", "") is None:
+            model.loss_type = "ForCausalLM"  # which GPT2LMHeadModel's name does not say
+        args.remove_unused_columns = False  # `reset` and `stream` are for this class, not for the model
+        cached = getattr(model.config, "use_cache", True)
+        super().__init__(model, args, data_collator=take_batch, **kwargs)
+        model.config.use_cache = cached  # of the model that is saved; in training each call says that it needs none
+        if not self.model_accepts_loss_kwargs:
+            raise ValueError(f"{type(model).__name__} takes no shift_labels: it can't predict beyond a segment's end.")
+        has_memory = "memory" in inspect.signature(model.forward).parameters
+        self.carries_memory = has_memory and getattr(model.config, "has_memory", True)
+        if self.carries_memory and args.n_gpu > 1:
+            raise ValueError(f"memory stays with its rows: give each of the {args.n_gpu} GPUs a process (torchrun).")
+        self.redrawing = [module for module in model.modules() if getattr(module, "redraw_interval", 0)]
+        self.memories: dict[int, CompressiveMemory] = {}  # of training, by the first stream of a batch
+        self.evaluation = Evaluation()
+        self.totals = self.no_totals()
+
+    # ---- data ----
+
+    def _get_train_sampler(self, train_dataset: Segments | None = None) -> Sampler:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        args = self.args
+        check_streams(dataset, self._train_batch_size, args.world_size, args.gradient_accumulation_steps)
+        return SequentialSampler(dataset)
+
+    def _get_eval_sampler(self, eval_dataset: Segments) -> Sampler:
+        check_streams(eval_dataset, self.args.eval_batch_size, self.args.world_size)
+        if not eval_dataset.whole:
+            raise ValueError("evaluation predicts a whole text, once: give it TextStreams(..., whole=True).")
+        return SequentialSampler(eval_dataset)
+
+    # ---- steps ----
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        stream = inputs["stream"]
+        inputs = self.with_memory(inputs, self.memories)
+        if stream >= self._train_batch_size * self.args.world_size:  # not the first batch of this step
+            for module in self.redrawing:
+                module.forwards -= 1  # random features live for so many steps, however many batches a step has
+        tokens = (inputs["shift_labels"] != IGNORED).sum()
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if self.carries_memory:
+            self.memories[stream] = outputs.memory
+        if outputs.get("lm_loss") is not None:
+            items = tokens if num_items_in_batch is None else num_items_in_batch
+            auxiliary = outputs.lm_loss.new_zeros(()) if outputs.auxiliary_loss is None else outputs.auxiliary_loss
+            self.totals += torch.stack([outputs.lm_loss * items, auxiliary * tokens, tokens]).detach()
+        return (loss, outputs) if return_outputs else loss
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        inputs = self._prepare_inputs(inputs)
+        stream, labels = inputs["stream"], inputs["shift_labels"]
+        tokens = (labels != IGNORED).sum()
+        inputs = self.with_memory(inputs, self.evaluation.memories)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            outputs = model(**inputs, num_items_in_batch=tokens.clamp(min=1))
+        if self.carries_memory:
+            self.evaluation.memories[stream] = outputs.memory
+        loss = outputs.loss.detach()
+        self.evaluation.add(loss.item() * tokens.item(), tokens.item())
+        return (loss, None, None) if prediction_loss_only else (loss, outputs.logits, labels)
+
+    def with_memory(self, inputs: dict[str, Tensor], memories: dict[int, CompressiveMemory]) -> dict:
+        """What the model is called with; `inputs` stay as they are."""
+        inputs = {**inputs, "use_cache": False}
+        stream, reset = inputs.pop("stream"), inputs.pop("reset")
+        if self.carries_memory and not reset.all():
+            if stream not in memories:
+                raise ValueError(f"streams from {stream} on go on, but there is no memory of what came before.")
+            inputs["memory"] = memories[stream]
+            if reset.any():
+                inputs["reset"] = reset
+        return inputs
+
+    # ---- evaluation ----
+
+    def evaluation_loop(self, dataloader, description, *args, metric_key_prefix="eval", **kwargs):
+        text = dataloader.dataset.text
+        with self.fresh_evaluation() as found:
+            output = super().evaluation_loop(
+                dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs
+            )
+            nats, tokens = self.summed(torch.tensor([found.nats, found.tokens], dtype=torch.float64)).tolist()
+        if tokens != len(text.tokens) - 1:
+            raise RuntimeError(f"{int(tokens)} tokens were predicted, but the text has {len(text.tokens) - 1}.")
+        scores = LanguageModelScores(nats, int(tokens), text.characters, text.bytes)
+        metrics = {**scores.as_dict(), "loss": scores.nats_per_token}
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+        return output
+
+    @contextmanager
+    def fresh_evaluation(self):
+        outer, self.evaluation = self.evaluation, Evaluation()
+        try:
+            yield self.evaluation
+        finally:
+            self.evaluation = outer
+
+    # ---- logs ----
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            nats, auxiliary, tokens = self.summed(self.totals).tolist()
+            self.totals = self.no_totals()
+            if tokens:
+                logs = {**logs, "lm_loss": nats / tokens, "auxiliary_loss": auxiliary / tokens}
+        super().log(logs, start_time)
+
+    def no_totals(self) -> Tensor:
+        """Nats, weighted auxiliary loss and tokens since the last log."""
+        return torch.zeros(3, dtype=torch.float64, device=self.args.device)
+
+    def summed(self, values: Tensor) -> Tensor:
+        """Over all processes"""
+        if self.args.world_size == 1:
+            return values
+        return self.accelerator.reduce(values.to(self.args.device), "sum")
+
+    # ---- checkpoints ----
+
+    def save_extra(self, folder: str | Path) -> None:
+        """Every process saves the memory of its own streams."""
+        super().save_extra(folder)
+        tensors = {"totals": self.totals}
+        for stream, memory in self.memories.items():
+            tensors |= {f"{stream}/{name}": x.clone() for name, x in memory.state_dict().items()}
+        save_file(tensors, Path(folder) / f"memory-{self.args.process_index}.safetensors")
+
+    def load_extra(self, folder: str | Path) -> None:
+        """Takes all of them: streams may have moved to another process, since they don't depend on their number."""
+        super().load_extra(folder)
+        files = sorted(Path(folder).glob("memory-*.safetensors"))
+        if not files:
+            raise ValueError(f"{folder} holds no memory: it is no checkpoint of a MemoryTrainer.")
+        self.memories, self.totals = {}, self.no_totals()
+        for file in files:
+            tensors = load_file(file, device=str(self.args.device))
+            if file.stem == f"memory-{self.args.process_index}":
+                self.totals += tensors["totals"]
+            streams: dict[int, dict[str, Tensor]] = {}
+            for name, x in tensors.items():
+                if "/" in name:
+                    stream, name = name.split("/")
+                    streams.setdefault(int(stream), {})[name] = x
+            for stream, parts in streams.items():
+                if stream // self._train_batch_size % self.args.world_size == self.args.process_index:
+                    self.memories[stream] = CompressiveMemory.from_state_dict(parts, self.model.config)
+
+
+class Evaluation:
+    """What one evaluation remembers and has counted."""
+
+    def __init__(self):
+        self.memories: dict[int, CompressiveMemory] = {}
+        self.nats, self.tokens = 0.0, 0
+
+    def add(self, nats: float, tokens: int) -> None:
+        self.nats, self.tokens = self.nats + nats, self.tokens + tokens
+
+
+def check_streams(dataset: Segments, batch_size: int, processes: int, accumulated: int = 1) -> None:
+    """Whether rows of batches stay rows of streams."""
+    if not isinstance(dataset, Segments):
+        raise ValueError(f"a MemoryTrainer reads TextStreams or RandomCrops, not {type(dataset).__name__}.")
+    if dataset.streams != batch_size * processes * accumulated:
+        raise ValueError(
+            f"the text is cut into streams={dataset.streams}, but batches of {batch_size} rows on {processes} "
+            f"processes, {accumulated} per step, need {batch_size * processes * accumulated}."
+        )

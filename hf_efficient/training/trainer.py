@@ -1,0 +1,398 @@
+"""transformers' Trainer, made to survive: what is killed and started again ends as if nothing had happened.
+
+A checkpoint holds all that the next step depends on. Weights, optimizer, scheduler, random states and Trainer's own
+state are transformers' files; beside them are the moving average and the loss since the last log. Data come in an
+order that is a function of seed and epoch. Models and datasets that know epochs (`set_epoch`) are told.
+
+Where transformers' loop can't be resumed exactly, it is mended here:
+
+- A checkpoint of the last step before evaluation, logs and saving at the end of an epoch waits until those are done:
+  a resumed run begins with the next epoch, and would skip them.
+- A run that was over is not given one more step.
+- Weights are loaded all or not at all; transformers goes on with those it finds.
+"""
+
+import json
+import math
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, Sampler
+from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers.modeling_utils import PreTrainedModel
+from transformers.trainer_callback import ExportableState, TrainerState
+from transformers.trainer_utils import has_length
+
+from . import checkpoints
+from .callbacks import AverageCallback, BarCallback, LineCallback, StopSignal, without_bars
+from .ema import MovingAverage
+from .errors import CheckpointError, NonFiniteError
+from .history import HistoryCallback, draw_curves
+from .hub_mixin import HubMixin
+
+TERMINATED = 128 + 15  # what a shell calls the exit by SIGTERM
+
+
+class EfficientTrainer(HubMixin, Trainer):
+    """A Trainer with exact resume, for `EfficientTrainingArguments`; everything else is as in transformers.
+
+    Subclasses save what else their next step depends on in `save_extra`, and get it back in `load_extra`.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if self.args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            raise ValueError(f"ema_decay={self.args.ema_decay} needs whole weights: it can't be used with shards.")
+        self.average: MovingAverage | None = None
+        self.stop_signal = StopSignal()
+        self.loop = _Loop(self)
+        for callback in (PrinterCallback, ProgressCallback):
+            self.remove_callback(callback)
+        patience = self.args.early_stopping_patience
+        if patience is not None:
+            self.add_callback(EarlyStoppingCallback(patience, self.args.early_stopping_threshold))
+        for callback in (HistoryCallback(), LineCallback() if self.args.disable_tqdm else BarCallback()):
+            self.add_callback(callback)
+        self.add_callback(self.stop_signal)
+        self.add_callback(self.loop)
+
+    # ---- what a subclass adds ----
+
+    def save_extra(self, folder: str | Path) -> None:
+        """Writes what else a checkpoint must hold; every process is called."""
+
+    def load_extra(self, folder: str | Path) -> None:
+        """Reads it again, when model, optimizer and scheduler are there."""
+
+    # ---- training ----
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs):
+        """Trains.
+
+        Args:
+            resume_from_checkpoint: True for the newest intact one in `output_dir`, or from the beginning if there is
+                none; or the folder of one.
+        """
+        if self.args.should_save:
+            checkpoints.remove_leftovers(self.args.output_dir)
+        checkpoint = self.choose_checkpoint(resume_from_checkpoint)
+        if self.args.ema_decay:
+            self.remove_callback(AverageCallback)
+            self.average = MovingAverage(self.model, self.args.ema_decay)
+            self.callback_handler.callbacks.insert(0, AverageCallback(self.average))  # before others look
+        try:
+            with self.stop_signal.heeded():
+                return super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
+        finally:
+            for callback in self.callback_handler.callbacks:
+                if isinstance(callback, BarCallback):
+                    callback.close()
+            if self.is_world_process_zero() and self.state.log_history:
+                draw_curves(self.state.log_history, Path(self.args.output_dir) / "curves.png")
+
+    def choose_checkpoint(self, resume: str | bool | None) -> Path | None:
+        """Where to begin, the same on all processes."""
+        if not resume:
+            return None
+        if resume is not True:
+            if harm := checkpoints.damage(Path(resume)):
+                raise CheckpointError(f"{resume} can't be resumed from: {harm}.")
+            return Path(resume)
+        found = [None]
+        if self.is_world_process_zero():
+            newest = checkpoints.newest_intact(self.args.output_dir)
+            for damaged in reversed(checkpoints.list_checkpoints(self.args.output_dir)):
+                if damaged == newest:
+                    break
+                checkpoints.set_aside(damaged)
+            found = [newest and str(newest)]
+        if self.args.world_size > 1:
+            torch.distributed.broadcast_object_list(found, device=self.args.device)
+        return found[0] and Path(found[0])
+
+    def _init_training_state(self, max_steps, num_update_steps_per_epoch, *args):
+        self.loop.steps_per_epoch = num_update_steps_per_epoch
+        found = super()._init_training_state(max_steps, num_update_steps_per_epoch, *args)
+        self.loop.finished = self.state.global_step > 0 and (
+            self.state.global_step >= max_steps or any(has_run_out(c) for c in self.callback_handler.callbacks)
+        )
+        if self.state.best_global_step:  # the folder may have been moved since
+            best = self.checkpoint_at(self.state.best_global_step)
+            self.state.best_model_checkpoint = str(best) if best.is_dir() else None
+        return found
+
+    def _load_callback_state(self) -> None:
+        """Callbacks go on with what they had counted; transformers would make new ones of them."""
+        for callback in self.callback_handler.callbacks:
+            state = self.state.stateful_callbacks.get(type(callback).__name__)
+            if isinstance(callback, ExportableState) and isinstance(state, dict):
+                for name, value in state.get("attributes", {}).items():
+                    setattr(callback, name, value)
+
+    def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
+        found = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        if resume_from_checkpoint is not None:
+            self.loop.load(Path(resume_from_checkpoint))
+            self.load_extra(resume_from_checkpoint)
+        return found
+
+    def _run_epoch(self, *, epoch, **kwargs):
+        if self.loop.finished:
+            self.control.should_training_stop = True
+            return
+        for part in (self.loop.sampler, self.train_dataset, self.model):
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+        super()._run_epoch(epoch=epoch, **kwargs)
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if dataset is None or not has_length(dataset) or self.args.train_sampling_strategy != "random":
+            return super()._get_train_sampler(train_dataset)
+        batch = self._train_batch_size * max(1, self.args.world_size)
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        self.loop.sampler = EpochSampler(len(dataset), seed, batch if self.args.whole_batches else 1)
+        return self.loop.sampler
+
+    def _evaluate(self, trial, ignore_keys_for_eval, skip_scheduler=False):
+        if skip_scheduler and self.state.global_step:  # eval_on_start: this is no start
+            return {}
+        return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
+
+    def _finalize_training(self, *args):
+        loads_best = self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None
+        output = super()._finalize_training(*args)
+        if self.average is not None:
+            if not loads_best:
+                self.average.exchange()
+            self.remove_callback(AverageCallback)
+            self.average = None  # from here on the model has the averages itself
+        return output
+
+    # ---- steps that must not be taken ----
+
+    def training_step(self, model: nn.Module, inputs: dict, num_items_in_batch=None) -> Tensor:
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if not torch.isfinite(loss):
+            self.stop_for("loss", loss)
+        return loss
+
+    def _get_grad_norm(self, model, grad_norm=None):
+        grad_norm = super()._get_grad_norm(model, grad_norm)
+        scaled = getattr(self.accelerator, "scaler", None) is not None  # which expects inf, and skips the step
+        if not scaled and not math.isfinite(grad_norm):
+            self.stop_for("gradient norm", grad_norm)
+        return grad_norm
+
+    def stop_for(self, what: str, value: Tensor | float) -> None:
+        """Ends training before the optimizer spoils the weights."""
+        kept = checkpoints.list_checkpoints(self.args.output_dir)
+        last = f"the last checkpoint, {kept[-1]}, is as it was" if kept else "no checkpoint has been saved yet"
+        raise NonFiniteError(
+            f"the {what} is {float(value)} in step {self.state.global_step + 1} (epoch {self.state.epoch or 0:.2f}). "
+            f"The weights have not been changed by it, and {last}. Try a lower learning_rate (now "
+            f"{self._get_learning_rate():.3g}), more warmup_steps, a lower max_grad_norm ({self.args.max_grad_norm}), "
+            "bf16 instead of fp16, or look for NaN in the data; then give another output_dir."
+        )
+
+    # ---- evaluation ----
+
+    def evaluate(self, *args, **kwargs):
+        with self.average.applied() if self.average else nullcontext():
+            return super().evaluate(*args, **kwargs)
+
+    def predict(self, *args, **kwargs):
+        with self.average.applied() if self.average else nullcontext():
+            return super().predict(*args, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "train_loss" in logs:  # over all steps, not over those since a resume
+            logs["train_loss"] = self._total_loss_scalar / max(1, self.state.global_step)
+        super().log(logs, start_time)
+
+    def floating_point_ops(self, inputs: dict) -> int:
+        """As transformers reckons it, with the parameters counted once."""
+        if self.loop.parameters is None:
+            count = getattr(self.model, "num_parameters", lambda **_: 0)
+            self.loop.parameters = count(exclude_embeddings=True)
+        main = inputs.get(getattr(self.model, "main_input_name", "input_ids"))
+        return 0 if main is None else 6 * main.numel() * self.loop.parameters
+
+    # ---- checkpoints ----
+
+    def checkpoint_at(self, step: int) -> Path:
+        return Path(self.args.output_dir) / f"checkpoint-{step}"
+
+    def _save_checkpoint(self, model, trial):
+        if self.loop.waits_for_epoch_end():
+            return
+        self.store_flos()
+        checkpoint, args = self.checkpoint_at(self.state.global_step), self.args
+        with checkpoints.explain_failure(checkpoint):
+            folder = checkpoint.with_name(checkpoint.name + checkpoints.UNFINISHED)
+            if args.should_save:
+                checkpoints.begin(checkpoint)
+            self.wait()
+            self.save_model(str(folder), _internal_call=True)
+            if not args.save_only_model:
+                self._save_optimizer_and_scheduler(str(folder))
+                self._save_scaler(str(folder))
+                self._save_rng_state(str(folder))
+                self.loop.save(folder)
+                self.save_extra(folder)
+            if self.average is not None and args.should_save:
+                self.average.save(folder)
+            self.wait()
+            if args.should_save:
+                self.save_state(folder, checkpoint)
+                checkpoints.complete(folder, checkpoint)
+        if args.push_to_hub:
+            self._push_from_checkpoint(str(checkpoint))
+        if args.should_save:
+            checkpoints.rotate(args.output_dir, args.save_total_limit, self.state.best_model_checkpoint)
+        self.wait()
+        if self.stop_signal.received:
+            sys.exit(TERMINATED)
+
+    def save_state(self, folder: Path, checkpoint: Path) -> None:
+        """trainer_state.json, as it is once the folder is the checkpoint."""
+        if self.state.best_global_step:
+            best = self.checkpoint_at(self.state.best_global_step)
+            self.state.best_model_checkpoint = str(best) if best == checkpoint or best.is_dir() else None
+        parts = (*self.callback_handler.callbacks, self.control)
+        stateful = [part for part in parts if isinstance(part, ExportableState)]
+        self.state.stateful_callbacks = TrainerState(stateful_callbacks=stateful).stateful_callbacks
+        self.state.save_to_json(str(folder / "trainer_state.json"))
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.args.world_size > 1:
+            self.accelerator.wait_for_everyone()
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        folder = Path(output_dir or self.args.output_dir)
+        with without_bars():
+            if not folder.name.endswith(checkpoints.UNFINISHED) or not isinstance(self.model, PreTrainedModel):
+                super()._save(output_dir, state_dict)
+                return
+            # Under the names that the model itself has: others could not be told from missing ones.
+            self.model.save_pretrained(folder, state_dict=state_dict, save_original_format=False)
+            if self.processing_class is not None:
+                self.processing_class.save_pretrained(folder)
+            torch.save(self.args, folder / "training_args.bin")
+
+    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
+        if self.is_fsdp_enabled or not isinstance(self.model, PreTrainedModel):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        checkpoints.load_weights(self.model if model is None else model, resume_from_checkpoint)
+        if self.average is not None:
+            self.average.load(resume_from_checkpoint)
+
+    def _load_best_model(self):
+        best = Path(self.state.best_model_checkpoint)
+        if harm := checkpoints.damage(best):
+            raise CheckpointError(
+                f"the best checkpoint, {best}, is damaged: {harm}. To keep the weights of the last step instead, run "
+                "the same command with --load_best_model_at_end false."
+            )
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled or not isinstance(self.model, PreTrainedModel):
+            super()._load_best_model()
+            return
+        checkpoints.load_weights(self.model, best)
+        if self.average is not None:
+            self.average.load(best)
+            self.average.exchange()
+
+
+class EpochSampler(Sampler[int]):
+    """All indices in an order that is a function of seed and epoch; those that don't fill a batch are left out."""
+
+    def __init__(self, length: int, seed: int, batch: int = 1):
+        self.length, self.seed, self.epoch = length, seed, 0
+        self.drawn = length // batch * batch or length
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(hash((self.seed, self.epoch)) % 2**63)  # of ints, so no salt
+        yield from torch.randperm(self.length, generator=generator)[: self.drawn].tolist()
+
+    def __len__(self) -> int:
+        return self.drawn
+
+
+class _Loop(TrainerCallback):
+    """Where the loop stands, as far as Trainer's own state does not say."""
+
+    def __init__(self, trainer: EfficientTrainer):
+        self.trainer = trainer
+        self.sampler: EpochSampler | None = None
+        self.parameters: int | None = None
+        self.steps_per_epoch = 0
+        self.finished = False  # before it began: what was resumed was over
+        self.epoch_is_over = self.save_at_epoch_end = False
+        self.loaded: dict | None = None
+        self.seconds_trained, self.since = 0.0, time.monotonic()  # those before a resume included
+
+    def waits_for_epoch_end(self) -> bool:
+        """Whether a checkpoint now would have to leave out what is still to come at the end of the epoch."""
+        state, control = self.trainer.state, self.trainer.control
+        ends = control.should_training_stop or state.global_step % self.steps_per_epoch == 0
+        self.save_at_epoch_end = ends and not self.epoch_is_over
+        return self.save_at_epoch_end
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.since = time.monotonic()
+        if self.loaded is not None:
+            trainer = self.trainer
+            trainer._tr_loss = torch.tensor(self.loaded["loss_since_log"], device=args.device)
+            trainer._total_loss_scalar = self.loaded["loss_until_log"]
+            trainer._globalstep_last_logged = self.loaded["last_logged"]
+            self.seconds_trained, self.loaded = self.loaded["seconds"], None
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.epoch_is_over = self.save_at_epoch_end = False
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        self.epoch_is_over = True
+        if self.save_at_epoch_end:
+            control.should_save = True
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self.count_seconds()
+
+    def count_seconds(self) -> None:
+        now = time.monotonic()
+        self.seconds_trained, self.since = self.seconds_trained + now - self.since, now
+
+    def file(self, folder: Path) -> Path:
+        return folder / f"loop_{self.trainer.args.process_index}.json"
+
+    def save(self, folder: Path) -> None:
+        self.count_seconds()
+        trainer = self.trainer
+        state = {
+            "loss_since_log": trainer._tr_loss.item(),
+            "loss_until_log": trainer._total_loss_scalar,
+            "last_logged": trainer._globalstep_last_logged,
+            "seconds": self.seconds_trained,
+        }
+        self.file(folder).write_text(json.dumps(state), encoding="utf-8")
+
+    def load(self, folder: Path) -> None:
+        if self.file(folder).is_file():  # with more processes than before, the new ones have none
+            self.loaded = json.loads(self.file(folder).read_text(encoding="utf-8"))
+
+
+def has_run_out(callback: TrainerCallback) -> bool:
+    """Whether early stopping has ended the run."""
+    return (
+        isinstance(callback, EarlyStoppingCallback)
+        and callback.early_stopping_patience_counter >= callback.early_stopping_patience
+    )

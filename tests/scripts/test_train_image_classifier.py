@@ -1,0 +1,213 @@
+"""The script as people run it: killed and started again, on two processes, and its result in pipeline()."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from safetensors.torch import load_file
+from train_image_classifier import build_trainer, main, pixel_statistics
+from transformers import pipeline
+
+from hf_efficient.data.image_sets import load_images
+from hf_efficient.training.arguments import load_run
+from hf_efficient.training.checkpoints import list_checkpoints
+from hf_efficient.training.errors import RunError
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "train_image_classifier.py"
+TINY = {"image_size": 8, "patch_size": 2, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+RUN = {
+    "dataset": {"name": "digits", "limit": 100, "evaluation_limit": 37},
+    "model": {
+        **{"model_type": "hugginggreen_vit", **TINY, "intermediate_size": 16, "hidden_dropout_prob": 0.1},
+        **{"top_k": 8, "prob": 0.5},
+    },
+    "augmentation": {"crop": 1, "mixup": 0.2},
+    "training": {
+        **{"per_device_train_batch_size": 16, "max_steps": 15, "eval_strategy": "steps", "eval_steps": 4},
+        **{"logging_steps": 1, "ema_decay": 0.9, "learning_rate": 0.01},
+    },
+    "energy": {"enabled": False},
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(name="run", **changes):
+        sections = {section: {**values, **changes.get(section, {})} for section, values in RUN.items()}
+        if "model_type" in changes.get("model", {}):
+            sections["model"] = {**TINY, "intermediate_size": 16, **changes["model"]}
+        file = tmp_path / f"{name}.yaml"
+        sections["training"] = {"output_dir": str(tmp_path / name), **sections["training"]}
+        file.write_text(yaml.safe_dump(sections))
+        return str(file)
+
+    return write
+
+
+def environment(**more):
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **more}
+
+
+def start(*words, launcher=()):
+    command = [*(launcher or (sys.executable,)), str(SCRIPT), *map(str, words)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT
+    )
+
+
+def finish(*words, launcher=()):
+    process = start(*words, launcher=launcher)
+    out, err = process.communicate()
+    assert process.returncode == 0, err[-3000:]
+    return out
+
+
+# In one process
+
+
+@pytest.mark.parametrize("model_type", ["hugginggreen_vit", "vit", "kerformer_vit"])
+def test_a_result_is_complete_and_predicts_in_a_pipeline(config, tmp_path, model_type):
+    changes = {} if model_type == "hugginggreen_vit" else {"model": {"model_type": model_type}}
+    results = main([config(**changes, training={"max_steps": 4})])
+    folder = tmp_path / "run"
+    assert json.loads((folder / "results.json").read_text()) == results
+    written = ("history.csv", "curves.png", "run.yaml", "config.json", "model.safetensors", "preprocessor_config.json")
+    for file in written:
+        assert (folder / file).is_file(), file
+    assert results["steps"] == 4 and results["seed"] == 42 and results["parameters"] > 1000
+    assert {"torch", "transformers", "hf_efficient", "python"} == set(results["versions"])
+
+    images = load_images("digits", limit=100, evaluation_limit=37).evaluation
+    pictures = [Image.fromarray(pixels.permute(1, 2, 0).numpy()) for pixels in images.pixels]
+    classify = pipeline("image-classification", model=str(folder), device="cpu")
+    classify.model.config.problem_type = None
+    found = classify(pictures, top_k=10, function_to_apply="none")
+    scores = [{entry["label"]: entry["score"] for entry in row} for row in found]
+    logits = torch.tensor([[row[str(digit)] for digit in range(10)] for row in scores])
+    accuracy = (logits.argmax(1) == images.labels).double().mean().item()
+    assert accuracy == results["metrics"]["eval_accuracy"]
+    loss = torch.nn.functional.cross_entropy(logits, images.labels).item()
+    assert loss == pytest.approx(results["metrics"]["eval_loss"], rel=1e-5)
+
+
+def test_a_finished_run_reports_again(config):
+    first, second = main([config()]), main([config()])
+    assert first["metrics"] == second["metrics"] and first["steps"] == second["steps"] == 15
+    assert first["train_loss"] == second["train_loss"] and first["best_step"] == second["best_step"]
+
+
+def test_the_folder_of_another_run_is_refused(config, tmp_path):
+    main([config(training={"max_steps": 4})])
+    with pytest.raises(RunError, match=r"belongs to another run: training.learning_rate was 0.01 and is 0.02"):
+        main([config(training={"max_steps": 4}), "--learning_rate", "0.02"])
+    with pytest.raises(RunError, match=r"model.top_k was 8 and is 4"):
+        main([config(training={"max_steps": 4}), "--top_k", "4"])
+    with pytest.raises(RunError, match="resume is false"):
+        main([config(training={"max_steps": 4}), "--resume", "false"])
+    main([config(training={"max_steps": 4}), "--save_total_limit", "1"])  # changes nothing that counts
+
+
+def test_statistics_are_those_of_the_pixels():
+    images = load_images("digits", limit=50).train
+    mean, std = pixel_statistics(images)
+    pixels = np.asarray(images.pixels) / 255
+    np.testing.assert_allclose(mean, pixels.mean((0, 2, 3)), atol=1e-4)
+    np.testing.assert_allclose(std, pixels.std((0, 2, 3)), atol=1e-4)
+
+
+def test_the_model_knows_classes_and_normalisation(config):
+    trainer = build_trainer(load_run([config()]))
+    model = trainer.model.config
+    assert model.num_labels == 10 and model.id2label[3] == "3"
+    assert model.image_mean == list(trainer.processing_class.image_mean)
+
+
+def test_what_is_wrong_is_one_line(config):
+    process = start(config(), "--learning_ratee", "1")
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert err.strip().endswith("RunError: --learning_ratee is unknown; did you mean learning_rate?")
+    assert "Traceback" not in err
+
+
+# In processes that are killed
+
+
+def kill_at(step, number, *words):
+    """Starts the script and sends it a signal as soon as it reports a step."""
+    process = start(*words)
+    for line in process.stdout:
+        if line.startswith(f"step {step}/"):
+            process.send_signal(number)
+            break
+    process.stdout.read()
+    return process.wait(), process.stderr.read()
+
+
+@pytest.mark.slow
+def test_killed_and_started_again_by_the_same_command(config, tmp_path):
+    finish(config("whole"))
+    code, _ = kill_at(7, signal.SIGKILL, config("killed"))
+    assert code == -signal.SIGKILL
+    assert list_checkpoints(tmp_path / "killed") and not (tmp_path / "killed" / "results.json").exists()
+    code, err = kill_at(10, signal.SIGTERM, config("killed"))
+    assert code == 143, err
+    finish(config("killed"))
+    assert_equal_results(tmp_path / "killed", tmp_path / "whole", exact=True)
+    assert (tmp_path / "killed" / "history.csv").read_bytes() == (tmp_path / "whole" / "history.csv").read_bytes()
+
+
+def assert_equal_results(found, expected, exact):
+    first, second = (json.loads((folder / "results.json").read_text()) for folder in (found, expected))
+    weights, others = (load_file(folder / "model.safetensors") for folder in (found, expected))
+    assert weights.keys() == others.keys()
+    for name, tensor in weights.items():
+        if exact:
+            assert torch.equal(tensor, others[name]), name
+        else:
+            torch.testing.assert_close(tensor, others[name], rtol=1e-5, atol=1e-5, msg=name)
+    for key in ("metrics", "train_loss", "best_step", "steps", "epochs"):
+        assert first[key] == (second[key] if exact else pytest.approx(second[key], rel=1e-5)), key
+
+
+LAUNCHERS = {
+    "torchrun": ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port"),
+    "accelerate": (
+        *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"),
+        *("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port"),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_two_processes_equal_one_with_the_same_global_batch(config, tmp_path, launcher, unused_port):
+    """Dropout and sampled patches are drawn per process; everything else is the same.
+
+    Keys have no bias here: its gradient is 0 but for rounding, of which Adam makes steps of full length.
+    """
+    exact = {"model": {"hidden_dropout_prob": 0.0, "probabilistic": False, "qkv_bias": False}}
+    one = config("one", **exact)
+    two = config("two", **exact, training={"per_device_train_batch_size": 8})
+    finish(one)
+    finish(two, launcher=(sys.executable, *LAUNCHERS[launcher], str(unused_port)))
+    assert json.loads((tmp_path / "two" / "results.json").read_text())["processes"] == 2
+    assert_equal_results(tmp_path / "two", tmp_path / "one", exact=False)
+
+
+@pytest.fixture
+def unused_port():
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

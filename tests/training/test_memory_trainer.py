@@ -1,0 +1,248 @@
+"""Memory carried by the trainer: over batches, accumulation, processes and resumes, apart from evaluation."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import language_runs
+import numpy as np
+import pytest
+import torch
+from language_runs import STEPS_PER_EPOCH, TINY, make, make_model, text
+from runs import KillAt, Killed, assert_same, outcome
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from hf_efficient.data.text_streams import TextStreams
+
+
+def losses(trainer, name="loss"):
+    return [entry[name] for entry in trainer.state.log_history if name in entry]
+
+
+def seen_after_each_step(trainer):
+    """Trains, and says how many tokens each row of memory had seen after each step."""
+    seen, step = [], trainer.training_step
+
+    def spy(*args, **kwargs):
+        loss = step(*args, **kwargs)
+        seen.append(trainer.memories[0].layers[0].seen)
+        return loss
+
+    trainer.training_step = spy
+    trainer.train()
+    return seen
+
+
+def test_training_is_a_loop_over_segments_that_carries_memory(tmp_path):
+    trainer = make(tmp_path, max_grad_norm=0.5)
+    trainer.train()
+    model, tokens = make_model().train(), torch.from_numpy(text().tokens.astype(np.int64))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+    streams, memory, expected = tokens[:512].view(4, 128), None, []
+    follow = torch.cat([streams[:, 1:], tokens[128:513:128, None]], 1)
+    for start in range(0, 96, 8):
+        part = slice(start, start + 8)
+        outputs = model(streams[:, part], shift_labels=follow[:, part].contiguous(), memory=memory, use_cache=False)
+        outputs.loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        memory = outputs.memory
+        expected.append([outputs.loss.item(), outputs.lm_loss.item(), outputs.auxiliary_loss.item()])
+    found = zip(*(losses(trainer, name) for name in ("loss", "lm_loss", "auxiliary_loss")), strict=True)
+    assert np.array(list(found)) == pytest.approx(np.array(expected), abs=1e-5)
+    assert expected[-1][2] > 0  # something was compressed
+    for name, x in memory.state_dict().items():
+        torch.testing.assert_close(trainer.memories[0].state_dict()[name], x, rtol=1e-4, atol=1e-5)
+
+
+def test_memory_begins_anew_with_every_epoch(tmp_path):
+    seen = seen_after_each_step(make(tmp_path, max_steps=STEPS_PER_EPOCH + 1))
+    assert seen == [[8 * (i + 1)] * 4 for i in range(STEPS_PER_EPOCH)] + [[8] * 4]
+
+
+def test_random_order_forgets_after_every_crop(tmp_path):
+    assert seen_after_each_step(make(tmp_path, order="random")) == [[8] * 4, [16] * 4, [24] * 4] * 4
+
+
+def test_documents_begin_with_an_empty_memory_and_padding_stays_out(tmp_path):
+    documents = text()._replace(documents=np.array([0, 20, 300]))  # 3 segments, the last of 4 tokens; 35; and the rest
+    trainer = make(tmp_path, train=TextStreams(documents, 8, 4), max_steps=16)
+    seen = seen_after_each_step(trainer)
+    assert [rows[0] for rows in seen[:5]] == [8, 16, 20, 8, 16]
+    assert all(math.isfinite(loss) for loss in losses(trainer))
+
+
+def test_accumulation_equals_a_larger_batch(tmp_path):
+    """Memory, normalisation of the loss and redraws included."""
+    whole = make(tmp_path / "a")
+    whole.train()
+    halves = make(tmp_path / "b", batch=2, accumulate=2)
+    halves.train()
+    assert sorted(halves.memories) == [0, 2]
+    for name in ("loss", "lm_loss", "auxiliary_loss"):
+        assert losses(halves, name) == pytest.approx(losses(whole, name), abs=1e-5)
+    for (name, a), b in zip(whole.model.state_dict().items(), halves.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5, msg=name)
+    assert whole.model.model.layers[0].memory_attention.attention.forwards == 12
+
+
+def start(folder, *words, processes=1, **options):
+    """Of language_runs.py in processes of its own."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    command = [sys.executable, *(launcher if processes > 1 else []), language_runs.__file__]
+    return subprocess.run(
+        [*command, str(folder), json.dumps(options), *words], capture_output=True, text=True, timeout=300
+    )
+
+
+def ended(folder, step):
+    """The outcome of such a run, its weights, and the memory of all its streams."""
+    memory = {}
+    for file in sorted(Path(folder, f"checkpoint-{step}").glob("memory-*.safetensors")):
+        memory |= {name: x for name, x in load_file(file).items() if name != "totals"}
+    found = json.loads(Path(folder, "outcome.json").read_text())
+    return found, load_file(Path(folder, "model.safetensors")), memory
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tmp_path):
+    """Streams 0 to 3 on one process, accumulated in two batches, and on two; evaluation on 4 streams."""
+    saved = {"max_steps": 6, "save_strategy": "steps", "save_steps": 6, "batch": 2}
+    for name, processes, layout in (("one", 1, {"accumulate": 2, "evaluated": 4}), ("two", 2, {"evaluated": 2})):
+        run = start(tmp_path / name, processes=processes, **saved, **layout)
+        assert run.returncode == 0, run.stderr[-3000:]
+    (one, weights, memory), (two, other_weights, other_memory) = (ended(tmp_path / name, 6) for name in ("one", "two"))
+    for name in ("loss", "lm_loss", "auxiliary_loss"):
+        assert [log[name] for log in two["logs"]] == pytest.approx([log[name] for log in one["logs"]], abs=1e-5)
+    assert two["eval"] == pytest.approx(one["eval"], abs=1e-5)
+    assert {name.split("/")[0] for name in memory} == {"0", "2"} and memory.keys() == other_memory.keys()
+    for name, x in {**weights, **memory}.items():
+        torch.testing.assert_close({**other_weights, **other_memory}[name], x, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.slow
+def test_kill_9_changes_nothing(tmp_path):
+    """Killed in the second epoch, between a checkpoint and the next."""
+    options = {"max_steps": 22, "save_strategy": "steps", "save_steps": 4, "logging_steps": 3}
+    assert start(tmp_path / "whole", **options).returncode == 0
+    assert start(tmp_path / "killed", "19", **options).returncode == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "model.safetensors").exists()
+    assert start(tmp_path / "killed", **options).returncode == 0
+    assert_same(ended(tmp_path / "killed", 22), ended(tmp_path / "whole", 22))
+
+
+def trained(folder, *callbacks, **options):
+    """Everything that a resume must give back."""
+    options = {"max_steps": 22, "save_strategy": "steps", "save_steps": 5, "logging_steps": 2, **options}
+    trainer = make(folder, *callbacks, model=make_model(hidden_dropout_prob=0.1), batch=2, accumulate=2, **options)
+    trainer.train(resume_from_checkpoint=True)
+    return {
+        **outcome(trainer),
+        "memory": {stream: memory.state_dict() for stream, memory in sorted(trainer.memories.items())},
+    }
+
+
+@pytest.mark.parametrize("order", ["contiguous", "random"])
+def test_resume_is_bit_identical(tmp_path, order):
+    """Within the first epoch, where the next one begins, and within that; the redraw counter is among the weights."""
+    expected = trained(tmp_path / "whole", order=order)
+    for step in (7, 16, 21):
+        with pytest.raises(Killed):
+            trained(tmp_path / "killed", KillAt(step), order=order)
+    assert_same(trained(tmp_path / "killed", order=order), expected)
+    assert list(expected["memory"]) == [0, 2]
+
+
+def test_memory_is_saved_without_pickle(tmp_path):
+    trainer = make(tmp_path, max_steps=5, save_strategy="steps", save_steps=5)
+    trainer.train()
+    (file,) = (tmp_path / "checkpoint-5").glob("memory-*")
+    assert {"0/0.recent", "0/1.compressed", "0/0.seen"} <= set(load_file(file))
+    with pytest.raises(ValueError, match="holds no memory"):
+        trainer.load_extra(tmp_path)
+
+
+def test_evaluation_predicts_the_whole_text_with_its_own_memory(tmp_path):
+    trainer = make(tmp_path, max_steps=5)
+    trainer.train()
+    before = {name: x.clone() for name, x in trainer.memories[0].state_dict().items()}
+    found = trainer.evaluate()
+    assert trainer.evaluate()["eval_loss"] == found["eval_loss"]  # it begins empty every time
+    assert_same(trainer.memories[0].state_dict(), before)
+
+    data, nats = text(100, seed=1), 0.0
+    tokens = torch.from_numpy(data.tokens.astype(np.int64))
+    model = trainer.model.eval()
+    for first, segments in ((0, 5), (5, 4), (9, 4)):  # 13 segments on three streams, each as one long call
+        stream = tokens[first * 8 : (first + segments) * 8 + 1]
+        with torch.no_grad():
+            logits = model(stream[None, :-1]).logits
+        nats += torch.nn.functional.cross_entropy(logits[0], stream[1:], reduction="sum").item()
+    assert found["eval_nats_per_token"] == found["eval_loss"] == pytest.approx(nats / 99, rel=1e-5)
+    assert found["eval_perplexity"] == pytest.approx(math.exp(nats / 99), rel=1e-4)
+    assert found["eval_bits_per_character"] == pytest.approx(nats / math.log(2) / 198, rel=1e-5)
+    assert found["eval_bits_per_byte"] == pytest.approx(nats / math.log(2) / 297, rel=1e-5)
+
+
+def test_evaluation_during_training_changes_nothing(tmp_path):
+    plain = make(tmp_path / "a")
+    plain.train()
+    watched = make(tmp_path / "b", eval_strategy="steps", eval_steps=2, load_best_model_at_end=False)
+    watched.train()
+    assert losses(watched) == losses(plain)
+    assert len(losses(watched, "eval_bits_per_byte")) == 6
+
+
+def test_the_best_is_the_one_with_fewest_bits(tmp_path):
+    trainer = make(
+        tmp_path,
+        max_steps=6,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_strategy="steps",
+        metric_for_best_model="bits_per_byte",
+        lr_scheduler_type="reduce_lr_on_plateau",
+        lr_scheduler_kwargs={"factor": 0.5, "patience": 1},
+    )
+    trainer.train()
+    assert trainer.state.best_metric == min(losses(trainer, "eval_bits_per_byte"))
+
+
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+BASELINES = {
+    "gpt2": {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8},
+    "llama": {"model_type": "llama", **SIZES},
+    "performer": {**TINY, "model_type": "compressive_performer", "memory_length": 0, "compressed_memory_length": 0},
+}
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_models_without_memory_train_on_the_same_data(tmp_path, name):
+    torch.manual_seed(0)
+    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    config = AutoConfig.for_model(**{**BASELINES[name], "vocab_size": 32, **ids})
+    cached = config.use_cache
+    trainer = make(tmp_path, model=AutoModelForCausalLM.from_config(config), max_steps=40, batch=2, accumulate=2)
+    before = trainer.evaluate()["eval_bits_per_byte"]
+    trainer.train()
+    assert trainer.evaluate()["eval_bits_per_byte"] < before - 0.2
+    assert losses(trainer)[0] == pytest.approx(math.log(32), abs=0.3)  # not multiplied by the accumulation
+    assert not trainer.memories
+    assert trainer.model.config.use_cache == cached
+
+
+def test_bad_input(tmp_path):
+    with pytest.raises(ValueError, match="streams=4, but batches of 2 rows on 1 processes, 1 per step, need 2"):
+        make(tmp_path, train=TextStreams(text(), 8, 4), batch=2).train()
+    trainer = make(tmp_path)
+    with pytest.raises(ValueError, match="a whole text, once"):
+        trainer.evaluate(TextStreams(text(), 8, 3))
+    with pytest.raises(ValueError, match="not list"):
+        make(tmp_path, train=[{}]).train()
+    with pytest.raises(ValueError, match=r"label_smoothing_factor=0\.1"):
+        make(tmp_path, label_smoothing_factor=0.1)
