@@ -1,0 +1,108 @@
+"""The script that trains language models: from a YAML to a folder that pipeline() takes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import train_language_model
+import yaml
+from transformers import pipeline
+
+from hf_efficient.data.text_streams import TextOptions
+from hf_efficient.training.arguments import load_run
+from hf_efficient.training.errors import RunError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+OURS = {
+    "model_type": "compressive_performer",
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "segment_length": 16,
+    "memory_length": 16,
+    "compressed_memory_length": 8,
+    "compression_rate": 4,
+}
+GPT2 = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
+TRAINING = {
+    "max_steps": 3,
+    "per_device_train_batch_size": 4,
+    "per_device_eval_batch_size": 4,
+    "eval_strategy": "steps",
+    "eval_steps": 3,
+    "disable_tqdm": True,
+}
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(train_language_model, "CONTINUATION", 8)
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(f"The line after {i} is {i + 1}, und der Käse {i % 7}." for i in range(400)))
+
+    def train(model, *words, **dataset):
+        sections = {"dataset": {"name": str(text), **dataset}, "model": model, "energy": {"enabled": False}}
+        sections["training"] = {**TRAINING, "output_dir": str(tmp_path / "out")}
+        file = tmp_path / "run.yaml"
+        file.write_text(yaml.safe_dump(sections))
+        return train_language_model.main([str(file), *words]), tmp_path / "out"
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset"),
+    [
+        (OURS, {"level": "byte"}),
+        (OURS, {"level": "bpe", "vocab_size": 300, "order": "random", "segments_per_crop": 2}),
+        (OURS, {"level": "word", "min_count": 2, "preset": "standard"}),
+        (GPT2, {"level": "byte", "document_start": "The line"}),
+    ],
+    ids=["bytes", "bpe, random", "words", "gpt2, documents"],
+)
+def test_a_run_ends_with_a_model_that_writes(train, capsys, model, dataset):
+    results, folder = train(model, **dataset)
+    printed = capsys.readouterr().out
+    metrics = results["metrics"]
+    assert 0 < metrics["test_bits_per_byte"] <= metrics["test_bits_per_character"]
+    assert results["metric_for_best_model"] == "bits_per_byte"
+    assert results["best_metric"] == metrics["eval_bits_per_byte"]
+    assert json.loads((folder / "results.json").read_text())["metrics"] == metrics
+    assert ("of its tokens unknown" in printed) == (dataset["level"] == "word") == (results["unknown_rate"] > 0)
+    assert "goes on" in printed
+    (found,) = pipeline("text-generation", str(folder))("The line", max_new_tokens=3, do_sample=False)
+    assert found["generated_text"].startswith("The line")
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "message"),
+    [
+        (OURS, {"name": "nothing"}, "dataset: no text is called 'nothing'"),
+        (OURS, {"level": "letter"}, "dataset: level='letter' must be one of"),
+        (OURS, {"levl": "byte"}, "dataset.levl is unknown; did you mean level?"),
+        (OURS, {"limit": 60}, "dataset: a text of .* tokens is too short for 4 streams"),
+        ({**OURS, "vocab_size": 100}, {}, "model.vocab_size=100, but the tokenizer has 256 tokens"),
+        (GPT2, {"segment_length": 17}, "dataset.segment_length=17 is more than the 16 positions"),
+    ],
+)
+def test_what_is_wrong_is_said(train, model, dataset, message):
+    with pytest.raises(RunError, match=message):
+        train(model, **dataset)
+
+
+LANGUAGE_CONFIGS = [*sorted(CONFIGS.glob("enwik8_*.yaml")), CONFIGS / "pydocs_compressive_performer.yaml"]
+
+
+@pytest.mark.parametrize("file", LANGUAGE_CONFIGS, ids=lambda file: file.stem)
+def test_configs_load(file):
+    run = load_run([str(file)], "", {"dataset": TextOptions}, train_language_model.DEFAULTS)
+    assert TextOptions(**run.dataset).level == "byte"
+    assert run.training.greater_is_better is False
+
+
+def test_small_configs_have_the_same_budget():
+    """So that their figures may stand side by side."""
+    runs = [yaml.safe_load(file.read_text()) for file in CONFIGS.glob("enwik8_*_small.yaml")]
+    assert len(runs) == 7
+    assert all(run["dataset"] == runs[0]["dataset"] and run["training"] == runs[0]["training"] for run in runs)
