@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 from .checkpoints import replace_file
 
 FIRST = ("step", "epoch")
+PANELS_IN_A_ROW = 4
 COSTS = re.compile(r"runtime|_per_second|preparation_time|total_flos|^energy_")
 
 
@@ -81,9 +82,14 @@ def draw_curves(logs: list[dict], file: str | Path) -> None:
     panels = curves(rows)
     if not panels:
         return
-    figure = Figure(figsize=(4.2 * len(panels), 3.2), layout="constrained")
+    wide = min(len(panels), PANELS_IN_A_ROW)
+    high = -(-len(panels) // wide)
+    figure = Figure(figsize=(4.2 * wide, 3.2 * high), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, (title, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+    places = list(figure.subplots(high, wide, squeeze=False).flat)
+    for unused in places[len(panels) :]:
+        unused.remove()
+    for axes, (title, lines) in zip(places, panels.items(), strict=False):
         for label, points in lines.items():
             steps, values = zip(*points, strict=True)
             axes.plot(steps, values, label=label, marker="." if len(points) < 40 else None)

@@ -63,9 +63,9 @@ def test_bad_input(call, message):
         call()
 
 
-def test_enwik8_needs_its_folder(monkeypatch, tmp_path):
+def test_enwik8_needs_its_folder_or_the_hub(monkeypatch, tmp_path):
     monkeypatch.delenv(DATA_FOLDER, raising=False)
-    with pytest.raises(ValueError, match=f"{DATA_FOLDER} names, and it is not set"):
+    with pytest.raises(ValueError, match=f"can't be had from the Hub .*in the variable {DATA_FOLDER}"):
         load_text("enwik8")
     monkeypatch.setenv(DATA_FOLDER, str(tmp_path))
     with pytest.raises(ValueError, match="neither enwik8 nor enwik8_head"):
