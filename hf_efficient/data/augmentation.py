@@ -17,7 +17,11 @@ from .randaugment import MAX_LEVEL
 
 ERASED_AREA = (0.02, 0.33)  # shares of the image, and below the range of height / width, as in Zhong et al. 2020
 ERASED_ASPECT = (0.3, 3.3)
-PURPOSES = ("flip", "crop", "randaugment", "erase", "partners", "mixtures", "mixup", "cutmix", "mosaics")
+CROPPED_ASPECT = (3 / 4, 4 / 3)  # the range of height / width, as in Szegedy et al. 2015
+PURPOSES = (
+    *("flip", "crop", "randaugment", "erase", "partners", "mixtures", "mixup", "cutmix", "mosaics"),
+    "resized_crop",
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Augmentation:
     Args:
         flip: mirror half of the images left to right.
         crop: shift by up to so many pixels each way; what comes in is black.
+        resized_crop: the least share of an image's area that is cut out and stretched to its size; 0 = none, 0.08 is
+            usual for ImageNet.
         randaugment: operations per image of RandAugment; 0 = none, 2 is usual.
         randaugment_magnitude: how strong they are, up to 10.
         erase: the probability with which a rectangle becomes the mean colour.
@@ -37,6 +43,7 @@ class Augmentation:
 
     flip: bool = False
     crop: int = 0
+    resized_crop: float = 0.0
     randaugment: int = 0
     randaugment_magnitude: float = 9.0
     erase: float = 0.0
@@ -53,7 +60,10 @@ class Augmentation:
                 raise TypeError(f"{field.name}={value!r} must be of type {field.type.__name__}.")
             if not value >= 0:
                 raise ValueError(f"{field.name}={value} must not be negative.")
-        for name, largest in (("erase", 1), ("mix_probability", 1), ("randaugment_magnitude", MAX_LEVEL)):
+        for name, largest in (
+            *(("erase", 1), ("mix_probability", 1), ("resized_crop", 1)),
+            ("randaugment_magnitude", MAX_LEVEL),
+        ):
             if getattr(self, name) > largest:
                 raise ValueError(f"{name}={getattr(self, name)} must be at most {largest}.")
         if self.label_smoothing >= 1:
@@ -92,6 +102,11 @@ class Draws:
         """(count, 2): pixels down and right, from -crop to crop"""
         reach = self.augmentation.crop
         return torch.from_numpy(self.generator("crop").integers(-reach, reach + 1, (self.count, 2)))
+
+    @cached_property
+    def cutouts(self) -> Tensor:
+        """(count, 4) in [0, 1): area, aspect, top, left"""
+        return self.uniform("resized_crop", 4)
 
     @cached_property
     def operations(self) -> Tensor:
@@ -156,6 +171,20 @@ def flip_and_shift_boxes(boxes: Tensor, flips: Tensor, shifts: Tensor, size: tup
     left, right = ((cx + side * w / 2).clamp(0, 1) for side in (-1, 1))
     top, bottom = ((cy + side * h / 2).clamp(0, 1) for side in (-1, 1))
     return torch.stack([(left + right) / 2, (top + bottom) / 2, right - left, bottom - top], 1)
+
+
+def resized_crop(images: Tensor, draws: Tensor, smallest: float) -> Tensor:
+    """uint8 images (B, C, H, W), of each of which a part is stretched to the whole."""
+    area, aspect, top, left = draws.unbind(1)
+    area, (low, high) = smallest + area * (1 - smallest), np.log(CROPPED_ASPECT)
+    aspect = (low + aspect * (high - low)).exp()
+    h, w = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)  # shares of height and width
+    shift_y, shift_x = (2 * place * (1 - side) + side - 1 for place, side in ((top, h), (left, w)))
+    none = torch.zeros_like(h)
+    part = torch.stack([w, none, shift_x, none, h, shift_y], 1).view(-1, 2, 3)
+    places = F.affine_grid(part, list(images.shape), align_corners=False)
+    cut = F.grid_sample(images.float(), places, padding_mode="border", align_corners=False)
+    return cut.round_().to(torch.uint8)
 
 
 def erase(images: Tensor, draws: Tensor, probability: float) -> Tensor:

@@ -7,14 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from .augmentation import Augmentation, Draws, erase, flip_and_shift, flip_and_shift_boxes, mix
+from .augmentation import Augmentation, Draws, erase, flip_and_shift, flip_and_shift_boxes, mix, resized_crop
 from .image_sets import ImageSet
 from .mosaics import mosaic as make_mosaics
 from .randaugment import randaugment
 from .soft_labels import soften
 
 TASKS = ("classification", "detection", "pixels")
-NOT_FOR_BOXES = ("randaugment", "erase", "mixup", "cutmix", "label_smoothing")
+NOT_FOR_BOXES = ("resized_crop", "randaugment", "erase", "mixup", "cutmix", "label_smoothing")
 NOT_FOR_PIXELS = ("mixup", "cutmix", "label_smoothing")
 
 
@@ -140,6 +140,8 @@ class ImageBatches(Dataset):
     def _finished(self, rows: Tensor) -> Tensor:
         augmentation, draws = self.augmentation, self.draws()
         images, _ = self._moved(rows)
+        if augmentation.resized_crop:
+            images = resized_crop(images, draws.cutouts[rows], augmentation.resized_crop)
         if augmentation.randaugment:
             images = randaugment(images, draws.operations[rows], augmentation.randaugment_magnitude)
         images = self._normalise(self._resize(images))

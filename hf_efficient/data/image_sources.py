@@ -187,7 +187,7 @@ def folder_splits(path: Path) -> dict[str, Source]:
 
 def folder_source(name: str, folder: Path) -> FolderSource:
     known = set(Image.registered_extensions())
-    files = sorted(file for file in folder.glob("*/*") if file.suffix.lower() in known and file.is_file())
+    files = sorted(file for file in folder.glob("*/*") if file.suffix.lower() in known and not file.is_dir())
     if not files:
         raise ValueError(f"{folder} holds no images: they are expected as {folder / '<class>' / '<image>.png'}.")
     classes = sorted({file.parent.name for file in files})

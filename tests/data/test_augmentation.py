@@ -6,10 +6,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hf_efficient.data.augmentation import Augmentation, Draws, erase, flip_and_shift, flip_and_shift_boxes, mix
+from hf_efficient.data.augmentation import (
+    Augmentation,
+    Draws,
+    erase,
+    flip_and_shift,
+    flip_and_shift_boxes,
+    mix,
+    resized_crop,
+)
 from hf_efficient.data.soft_labels import soft_cross_entropy, soften
 
-ALL = Augmentation(flip=True, crop=4, randaugment=2, erase=0.25, mixup=0.2, cutmix=1.0, label_smoothing=0.1)
+ALL = Augmentation(
+    flip=True, crop=4, resized_crop=0.3, randaugment=2, erase=0.25, mixup=0.2, cutmix=1.0, label_smoothing=0.1
+)
 NO_SHIFT = torch.zeros(6, 2, dtype=torch.int64)
 
 
@@ -65,6 +75,19 @@ def test_boxes_that_leave_the_image_are_empty():
     box = torch.tensor([[0.05, 0.5, 0.1, 0.2]])
     found = flip_and_shift_boxes(box, torch.tensor([False]), torch.tensor([[0, -3]]), (20, 20))
     assert found[0, 2] == 0 and ((found >= 0) & (found <= 1)).all()
+
+
+def test_resized_crops_stretch_a_part():
+    x, square = images(1, 8, 8), 0.5  # the draw of aspect 1
+    whole = resized_crop(x, torch.tensor([[1.0, square, 0.3, 0.8]]), 0.08)
+    assert torch.equal(whole, x)
+    quarter = resized_crop(x, torch.tensor([[0.0, square, 0.0, 1.0]]), 0.25)  # at the top, on the right
+    expected = F.interpolate(x[:, :, :4, 4:].float(), 8, mode="bilinear")
+    assert (quarter[..., 1:-1, 1:-1] - expected[..., 1:-1, 1:-1]).abs().max() <= 0.51  # but where neighbours shine in
+    ramp = torch.arange(32, dtype=torch.uint8).expand(2000, 1, 32, 32)
+    spans = resized_crop(ramp, torch.rand(2000, 4), 0.08).float().flatten(1)
+    shares = (spans.amax(1) - spans.amin(1) + 1) / 32
+    assert shares.min() > 0.2 and shares.max() == 1  # the narrowest is sqrt(0.08 * 3 / 4)
 
 
 def test_erased_areas():
@@ -183,6 +206,7 @@ def test_fields_are_plain():
         ({"crop": True}, TypeError, "crop=True must be of type int"),
         ({"flip": "yes"}, TypeError, "flip='yes' must be of type bool"),
         ({"erase": 1.5}, ValueError, "erase=1.5 must be at most 1"),
+        ({"resized_crop": 8.0}, ValueError, "resized_crop=8.0 must be at most 1"),
         ({"mixup": float("nan")}, ValueError, "mixup=nan must not be negative"),
         ({"randaugment_magnitude": 11}, ValueError, "randaugment_magnitude=11 must be at most 10"),
         ({"label_smoothing": 1.0}, ValueError, "label_smoothing=1.0 must be below 1"),

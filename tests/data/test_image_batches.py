@@ -16,7 +16,9 @@ from hf_efficient.data.soft_labels import soft_cross_entropy
 
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 NORMAL = {"mean": MEAN, "std": STD}
-ALL = Augmentation(flip=True, crop=2, randaugment=2, erase=0.5, mixup=0.2, cutmix=1.0, label_smoothing=0.1)
+ALL = Augmentation(
+    flip=True, crop=2, resized_crop=0.3, randaugment=2, erase=0.5, mixup=0.2, cutmix=1.0, label_smoothing=0.1
+)
 
 
 def image_set(count: int = 40, classes: int = 5, size=(8, 8), boxes: bool = False) -> ImageSet:
