@@ -38,5 +38,5 @@ clean: ## Remove .venv, caches and build products; results stay
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -e ".[train,energy,export,dev]" -c constraints.txt
+	$(BIN)/python -m pip install -e ".[train,energy,export,interop,dev]" -c constraints.txt
 	touch $@

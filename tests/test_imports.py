@@ -45,6 +45,7 @@ SHARED_BY_MECHANISMS = {
     "kernel",
     "feature_map",
     "streaming",
+    "plain",
     "position_table",
     "prefix_softmax",
     "interface",

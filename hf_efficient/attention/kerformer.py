@@ -22,9 +22,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import allowed_keys, check_choice, check_positive, linear, register_attention, token_positions, zero_masked
+from .base import allowed_keys, check_choice, check_positive, register_attention, token_positions, zero_masked
 from .kernel import KernelAttention, kernel_attention, row_normalise
 from .position_table import lookup, resample_positions, table_positions
+
+
+class Table(nn.Module):
+    """A weight (n, m) and a bias (n,) that are looked up; calling it brings them, wherever they are offloaded to.
+
+    No `nn.Linear`, which adapters and quantisation would take for a layer that is called with tokens.
+    """
+
+    def __init__(self, rows: int, columns: int):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.empty(rows, columns)), nn.Parameter(torch.empty(rows))
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        return self.weight, self.bias
 
 
 class SeK(nn.Module):
@@ -33,8 +47,8 @@ class SeK(nn.Module):
     def __init__(self, max_length: int, reduction: int):
         super().__init__()
         self.rank = max(1, max_length // reduction)
-        self.squeeze = linear(max_length, self.rank)
-        self.excite = linear(self.rank, max_length)
+        self.squeeze = Table(self.rank, max_length)
+        self.excite = Table(max_length, self.rank)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -42,27 +56,27 @@ class SeK(nn.Module):
         for zero in (self.squeeze.bias, self.excite.weight, self.excite.bias):
             nn.init.zeros_(zero)
 
-    def tables(self, at, dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """W₁ᵀ, W₂ (N, R) and b₂ (N,) at the positions, or with a leading B where rows differ."""
-        squeeze = lookup(self.squeeze.weight, at, 1).mT
-        return tuple(
-            x.to(dtype) for x in (squeeze, lookup(self.excite.weight, at, 0), lookup(self.excite.bias, at, 0))
-        )
+    def tables(self, at, dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """W₁ᵀ (N, R), b₁ (R,), W₂ (N, R) and b₂ (N,) at the positions, or with a leading B where rows differ."""
+        squeeze, squeeze_bias = self.squeeze()
+        excite, excite_bias = self.excite()
+        entries = lookup(squeeze, at, 1).mT, squeeze_bias, lookup(excite, at, 0), lookup(excite_bias, at, 0)
+        return tuple(x.to(dtype) for x in entries)
 
     def forward(self, z: Tensor, at: Tensor | slice) -> Tensor:
-        squeeze, excite, bias = self.tables(at, z.dtype)
-        hidden = z @ squeeze + self.squeeze.bias.to(z.dtype)  # (B, H, R)
+        squeeze, squeeze_bias, excite, bias = self.tables(at, z.dtype)
+        hidden = z @ squeeze + squeeze_bias  # (B, H, R)
         return torch.sigmoid(hidden @ excite.mT + (bias if bias.dim() == 1 else bias.unsqueeze(1)))
 
     def causal(self, z: Tensor, at: Tensor | slice, state: Tensor) -> tuple[Tensor, Tensor]:
         """The same with z_j for j ≤ i only; the state is Σ_j W₁[:, j] z_j, (B, R, H)."""
-        squeeze, excite, bias = self.tables(at, z.dtype)
+        squeeze, squeeze_bias, excite, bias = self.tables(at, z.dtype)
         batch, length = z.shape[0], z.shape[2]
         tables = (x.expand(batch, length, self.rank).unsqueeze(1) for x in (excite, squeeze))
         sums, after = kernel_attention(
             *tables, z.mT.unsqueeze(1), causal=True, normalise=False, state={"S": state.unsqueeze(1)}
         )
-        constant = excite @ self.squeeze.bias.to(z.dtype) + bias  # (N,) or (B, N)
+        constant = excite @ squeeze_bias + bias  # (N,) or (B, N)
         constant = constant if constant.dim() == 1 else constant.unsqueeze(1)
         return torch.sigmoid(sums.squeeze(1).mT + constant), after["S"].squeeze(1)
 
@@ -77,10 +91,11 @@ class SeK(nn.Module):
         return self.excite.bias.shape[0]
 
     def resampled(self, *grids) -> dict[str, Tensor]:
+        excite, bias = self.excite()
         return {
-            "squeeze.weight": resample_positions(self.squeeze.weight, 1, *grids, keep_sum=True),
-            "excite.weight": resample_positions(self.excite.weight, 0, *grids),
-            "excite.bias": resample_positions(self.excite.bias, 0, *grids),
+            "squeeze.weight": resample_positions(self.squeeze()[0], 1, *grids, keep_sum=True),
+            "excite.weight": resample_positions(excite, 0, *grids),
+            "excite.bias": resample_positions(bias, 0, *grids),
         }
 
 

@@ -10,9 +10,10 @@ computed per token. Causal, the softmax runs over each prefix. State: S (B, L, 1
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from .base import Attention, AttentionOutput, check_positive, linear, register_attention
+from .plain import is_plain
 from .prefix_softmax import prefix_attention, prefix_softmax_state, prefix_step
 
 
@@ -64,6 +65,9 @@ class Separable(Attention):
         if key_mask is not None:
             weights = weights * key_mask.unsqueeze(-1)
         weights = F.dropout(weights, self.dropout, self.training)
+        if not is_plain(self.k_proj, nn.Linear):  # an adapter, say, is to see every token
+            groups = weights.repeat_interleave(self.hidden_size // self.num_latent_tokens, -1)
+            return (groups * self.k_proj(x)).sum(1, keepdim=True)
         pooled = weights.mT @ x  # (B, L, d)
         if self.num_latent_tokens == 1:
             projected = F.linear(pooled, self.k_proj.weight)
@@ -85,7 +89,7 @@ class Separable(Attention):
         state = state if carried else self.initial_state(x.shape[0], x.device, wide)
         with torch.autocast(x.device.type, enabled=False):
             logits = scores.to(wide).mT.unsqueeze(-1)  # (B, L, N, 1)
-            keys = F.linear(x, self.k_proj.weight, self.k_proj.bias).to(wide)
+            keys = self.k_proj(x).to(wide)
             v = keys.unflatten(-1, (self.num_latent_tokens, -1)).transpose(1, 2)  # (B, L, N, d/L)
             keep = None
             if self.training and self.dropout:

@@ -158,7 +158,7 @@ def write_segment(buffer: Tensor, tokens: Tensor, piece: Piece, schedule: Schedu
         buffer = buffer.clone()
     if schedule.aligned:
         start = piece.seen[0] % schedule.segment
-        buffer[:, start : start + tokens.shape[1]] = tokens
+        buffer.narrow(1, start, tokens.shape[1]).copy_(tokens)
         return buffer
     places = schedule.positions[:, piece.columns].to(tokens.device)
     real = torch.ones_like(places, dtype=torch.bool) if piece.key_mask is None else piece.key_mask

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from ..attention.plain import is_plain
 from ..attention.position_table import resample_positions
 
 
@@ -32,8 +33,10 @@ class PatchEmbeddings(nn.Module):
         """(B, C, H, W), and which patches (B, k) -> (B, n or k, d)"""
         if patch_indices is None:
             return self.projection(pixel_values).flatten(2).mT
-        patches = gather_patches(pixel_values, self.patch_size, patch_indices).flatten(2)
-        return F.linear(patches, self.projection.weight.flatten(1), self.projection.bias)
+        patches = gather_patches(pixel_values, self.patch_size, patch_indices)  # (B, k, C, p, p)
+        if is_plain(self.projection, nn.Conv2d):
+            return F.linear(patches.flatten(2), self.projection.weight.flatten(1), self.projection.bias)
+        return self.projection(patches.flatten(0, 1)).flatten(1).unflatten(0, patches.shape[:2])
 
 
 def gather_patches(pixel_values: Tensor, patch_size: int, patch_indices: Tensor | None = None) -> Tensor:
@@ -125,6 +128,8 @@ class ImageEmbeddings(nn.Module):
                 f"pixel_values must be (batch, {channels}, height, width), as num_channels={channels}; "
                 f"got {tuple(pixel_values.shape)}."
             )
+        if not pixel_values.shape[0]:
+            raise ValueError(f"pixel_values {tuple(pixel_values.shape)} is empty: at least one image is needed.")
         size = tuple(pixel_values.shape[2:])
         if size != self.image_size and not interpolate_pos_encoding:
             raise ValueError(

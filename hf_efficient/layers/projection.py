@@ -1,7 +1,7 @@
 """A linear map that is quick for a single token: what decoding spends its time on is reading weights."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 
@@ -16,7 +16,19 @@ class Projection(Conv1D):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.numel() != self.nx or self.nx % 2 or x.device.type != "cpu" or torch.compiler.is_compiling():
+        if x.numel() != self.nx or self.nx % 2 or not x.is_cpu or torch.compiler.is_compiling():
             return super().forward(x)
         halves = torch.bmm(x.reshape(2, 1, -1), self.weight.view(2, -1, self.nf))  # (2, 1, out)
-        return torch.add(halves[0], halves[1]).add_(self.bias).view(*x.shape[:-1], self.nf)
+        return halves.sum(0).add_(self.bias).view(*x.shape[:-1], self.nf)
+
+
+def use_linear_layers(model: nn.Module) -> nn.Module:
+    """Puts an `nn.Linear` of equal weights in the place of every `Projection`, and returns the model: quantisation
+    knows no other layer. It is for inference; save the model before, as checkpoints hold projections."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child) is Projection:
+                linear = nn.Linear(child.nx, child.nf, device="meta")
+                linear.weight, linear.bias = nn.Parameter(child.weight.detach().mT.contiguous()), child.bias
+                setattr(parent, name, linear.train(child.training))
+    return model

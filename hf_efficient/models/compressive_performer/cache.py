@@ -23,12 +23,20 @@ class CompressiveMemoryLayer(CacheLayerMixin):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.made_for: dict = {}  # the config fields and sizes that its tensors belong to
+        self.weights: tuple | None = None  # a mark of the weights that made its keys and values
         self.reset()
 
-    def store(self, memory: Memory, seen: list[int], columns: int, made_for: dict) -> None:
+    def store(
+        self, memory: Memory, seen: list[int], columns: int, made_for: dict, weights: tuple | None = None
+    ) -> None:
         """After a call of so many columns."""
         self.memory, self.seen, self.made_for, self.is_initialized = memory, seen, made_for, True
+        self.weights = weights
         self.columns += columns
+
+    def seen_with(self, weights: tuple) -> Memory:
+        """The memory; what other weights made of it is left out, to be made anew."""
+        return self.memory if weights == self.weights else self.memory._replace(state=None, projected=None)
 
     def get_seq_length(self) -> int:
         """Columns seen, padding included: `generate` cuts its inputs by it."""

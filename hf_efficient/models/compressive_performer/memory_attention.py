@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...attention.base import Attention, State
+from ...attention.plain import is_plain
 from ...layers.memory import (
     Memory,
     MemoryLengths,
@@ -37,6 +38,11 @@ class Heads(NamedTuple):
     v: Tensor  # (B, N, H, D)
 
 
+def version_of(x: Tensor) -> int | None:
+    """Counts the changes in place; tensors made in inference mode have no such count."""
+    return None if x.is_inference() else x._version
+
+
 class MemoryAttention(nn.Module):
     """
     Args:
@@ -59,13 +65,24 @@ class MemoryAttention(nn.Module):
         self.qkv_proj = Projection(self.vectors * attention.head_dim, attention.hidden_size)
         self.o_proj = Projection(attention.hidden_size, self.width)
 
+    def weights_mark(self) -> tuple:
+        """Differs when keys and values of the same tokens may: after a step of training, with another adapter."""
+        layer = self.qkv_proj
+        if type(layer) is Projection:
+            return id(layer), version_of(layer.weight)
+        adapters = getattr(layer, "disable_adapters", None), *getattr(layer, "active_adapters", ())
+        return id(layer), *map(version_of, layer.parameters()), *adapters
+
     def project(self, tokens: Tensor) -> Tensor:
         """(B, N, d) -> q, k and v of all heads: (B, N, ·, D)"""
         return self.qkv_proj(tokens).view(*tokens.shape[:2], self.vectors, self.attention.head_dim)
 
     def project_slots(self, slots: Tensor) -> Tensor:
         """What is made of (B, n, d) that are only looked at: (B, n, keys and values)"""
-        if not self.attention.key_width or type(self.qkv_proj) is not Projection:  # an adapter, say
+        if not slots.shape[1]:  # not every quantised layer takes nothing
+            start = self.attention.num_heads if self.attention.key_width else 0
+            return slots.new_zeros(*slots.shape[:2], (self.vectors - start) * self.attention.head_dim)
+        if not self.attention.key_width or not is_plain(self.qkv_proj, Projection):
             return self.as_slots(self.project(slots.contiguous()))
         weight, bias = self.qkv_proj.weight[:, self.width :], self.qkv_proj.bias[self.width :]
         return torch.addmm(bias, slots.flatten(0, 1), weight).unflatten(0, slots.shape[:2])
@@ -103,13 +120,13 @@ class MemoryAttention(nn.Module):
         self, hidden_states: Tensor, memory: Memory, schedule: Schedule
     ) -> tuple[Tensor, Memory, Tensor | None]:
         """hidden_states (B, N, d) -> (B, N, d), the memory after them, and the compression's loss in training."""
+        in_place = not (self.training or torch.is_grad_enabled())
+        if in_place and schedule.is_step and memory.state is not None:
+            return self.step(hidden_states, memory, schedule), memory, None
         self.attention.before_forward()
         table = self.positions.on(hidden_states.device, hidden_states.dtype)
         rotation = self.rotation_of(schedule, table)
         vectors, tokens = self.project(hidden_states), hidden_states.detach()
-        in_place = not (self.training or torch.is_grad_enabled())
-        if in_place and schedule.is_step and memory.state is not None:
-            return self.step(vectors, tokens, rotation, memory, schedule), memory, None
         q, k = self.turned(vectors, rotation)
         v = self.split(vectors).v.transpose(1, 2)
         if self.training:  # the weights have changed since, and are to learn from memory too
@@ -135,17 +152,20 @@ class MemoryAttention(nn.Module):
             memory, _ = self.take_in(memory, hidden_states[:, piece.columns], None, piece, schedule, table, True)
         return memory
 
-    def step(self, vectors: Tensor, token: Tensor, rotation: Tensor, memory: Memory, schedule: Schedule) -> Tensor:
+    def step(self, token: Tensor, memory: Memory, schedule: Schedule) -> Tensor:
         """The same for one token (B, 1, d) that leaves every segment open; the memory is updated in place."""
         attention, heads = self.attention, self.attention.num_heads
-        v = vectors[:, 0, -heads:].unsqueeze(2)
+        rotation = self.rotation_of(schedule, self.positions.on(token.device, token.dtype))
+        vectors = self.project(token)
+        v = vectors.narrow(2, self.vectors - heads, heads).transpose(1, 2)  # (B, H, 1, D)
         if attention.key_width == self.width:
-            turned = rotate(vectors[:, :, :-heads], rotation)  # (B, 1, 2H, D)
+            turned = rotate(vectors.narrow(2, 0, 2 * heads), rotation)  # (B, 1, 2H, D)
             qk = turned.view(-1, 2, heads, 1, attention.head_dim).transpose(0, 1)
             output, state = attention.step_stacked(qk, v, memory.state)
         else:
             output, state = attention.step(*self.turned(vectors, rotation), v, memory.state)
-        memory.state.update(state)
+        if state is not memory.state:
+            memory.state.update(state)
         write_segment(memory.segment, token, schedule.pieces[0], schedule, in_place=True)
         return self.o_proj(output.reshape(-1, 1, self.width))
 

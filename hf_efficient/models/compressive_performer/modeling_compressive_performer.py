@@ -198,13 +198,14 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
         """(B, N, d) through all layers, which remember it; where its output is not wanted, the last does only that."""
         length, losses = hidden_states.shape[1], []
         for layer, kept in zip(self.layers, cache.layers, strict=True):
-            before = Memory.empty(hidden_states) if kept.memory is None else kept.memory
+            weights = layer.memory_attention.weights_mark()
+            before = Memory.empty(hidden_states) if kept.memory is None else kept.seen_with(weights)
             if wanted or layer is not self.layers[-1]:
                 hidden_states, after, loss = layer(hidden_states, memory=before, schedule=schedule)
                 losses.append(loss)
             else:
                 after = layer.skim(hidden_states, before, schedule)
-            kept.store(after, schedule.after, length, self.made_for)
+            kept.store(after, schedule.after, length, self.made_for, weights)
         return hidden_states, mean_of(losses)
 
     def shows_layers(self, kwargs: dict) -> bool:

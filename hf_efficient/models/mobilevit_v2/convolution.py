@@ -14,9 +14,6 @@ from .configuration_mobilevit_v2 import MobileViTv2Config, make_divisible
 class PointwiseConv2d(nn.Conv2d):
     """A 1×1 convolution as a matrix product over the channels."""
 
-    def __init__(self, in_channels: int, out_channels: int, bias: bool):
-        super().__init__(in_channels, out_channels, kernel_size=1, bias=bias)
-
     def forward(self, features: Tensor) -> Tensor:
         pixels = F.linear(features.permute(0, 2, 3, 1), self.weight.flatten(1), self.bias)  # (B, H, W, C)
         return pixels.permute(0, 3, 1, 2)
@@ -39,7 +36,7 @@ class ConvLayer(nn.Module):
     ):
         super().__init__()
         if kernel_size == stride == groups == 1:
-            self.convolution = PointwiseConv2d(in_channels, out_channels, bias)
+            self.convolution = PointwiseConv2d(in_channels, out_channels, 1, bias=bias)
         else:
             padding = kernel_size // 2 * dilation
             self.convolution = nn.Conv2d(

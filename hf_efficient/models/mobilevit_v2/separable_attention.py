@@ -5,8 +5,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...attention.base import AttentionOutput
-from .convolution import ConvLayer
-from .tokens import fold, is_plain, project
+from ...attention.plain import is_plain
+from .convolution import ConvLayer, PointwiseConv2d
+from .tokens import fold, project
 
 
 class SeparableAttention(nn.Module):
@@ -27,8 +28,8 @@ class SeparableAttention(nn.Module):
 
     def forward(self, tokens: Tensor, grid: tuple[int, int], output_attentions: bool = False) -> AttentionOutput:
         """(B, P, N, d) -> (B, P, N, d), and with output_attentions cs as maps (B, L, H, W)"""
-        compute = self.pool_and_project if is_plain(self.qkv_proj.convolution) else self.project_and_pool
-        scores, context, values = compute(tokens)
+        plain = is_plain(self.qkv_proj.convolution, PointwiseConv2d)
+        scores, context, values = self.pool_and_project(tokens) if plain else self.project_and_pool(tokens)
         output = project(self.out_proj, values * context)
         return AttentionOutput(output, fold(scores, grid, self.patch) if output_attentions else None)
 

@@ -6,6 +6,7 @@ Cutting a map into tokens and joining them are one copy each; attention among th
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...attention.plain import is_plain
 from .convolution import ConvLayer, PointwiseConv2d
 
 
@@ -35,15 +36,9 @@ class TokenNorm(nn.GroupNorm):
         return super().forward(tokens.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # channels_last has a kernel of its own
 
 
-def is_plain(convolution: nn.Module) -> bool:
-    """Whether a 1×1 convolution is its weight and bias and nothing else: no adapter around it, no hooks."""
-    hooked = convolution._forward_pre_hooks or convolution._forward_hooks or "forward" in vars(convolution)
-    return type(convolution) is PointwiseConv2d and not hooked
-
-
 def project(layer: ConvLayer, tokens: Tensor) -> Tensor:
     """The 1×1 convolution of `layer` on tokens (B, P, N, d)"""
     convolution = layer.convolution
-    if is_plain(convolution):
+    if is_plain(convolution, PointwiseConv2d):
         return F.linear(tokens, convolution.weight.flatten(1), convolution.bias)
     return convolution(tokens.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)

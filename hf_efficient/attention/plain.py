@@ -1,0 +1,9 @@
+"""Where a layer's weight is used without calling the layer, which is faster: only if nobody else has a say in it."""
+
+from torch import nn
+
+
+def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a layer is its weight and bias and nothing else: no adapter around it, no hooks, nothing offloaded."""
+    hooked = layer._forward_pre_hooks or layer._forward_hooks or "forward" in vars(layer)
+    return type(layer) is kind and not hooked

@@ -1,0 +1,94 @@
+"""`transformers serve` and `transformers chat` on loopback, with a saved language model."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from interop_models import build
+
+from hf_efficient.data.tokenization import build_tokenizer
+
+for package in ("fastapi", "uvicorn", "openai"):
+    pytest.importorskip(package, reason="pip install hf-efficient[interop]")
+
+WORKER = Path(__file__).with_name("serve_worker.py")
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+DEADLINE = 240  # seconds, most of it for imports on a busy machine
+LOOPBACK = {"NO_PROXY": "127.0.0.1", "HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """The address of a server, the folder of its model, and what the model goes on to write after "Hello"."""
+    folder = tmp_path_factory.mktemp("served")
+    model, tokenizer = build("CompressivePerformer"), build_tokenizer("byte")
+    tokenizer.chat_template = TEMPLATE
+    model.generation_config.suppress_tokens = [byte for byte in range(256) if not chr(byte).islower() or byte > 127]
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    written = model.generate(**tokenizer("Hello", return_tensors="pt"), max_new_tokens=12, do_sample=False)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, WORKER, "serve", folder, "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    with open(folder / "log", "wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | LOOPBACK)
+    try:
+        address = f"http://127.0.0.1:{port}"
+        wait_for(server, address, folder / "log")
+        yield address, str(folder), tokenizer.decode(written[0, 5:])
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def wait_for(server, address, log):
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end and server.poll() is None:
+        try:
+            return opener.open(f"{address}/health", timeout=5).read()
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"the server did not start:\n{log.read_text()[-2000:]}")
+
+
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def post(address, body) -> dict:
+    request = urllib.request.Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    return json.load(opener.open(request, timeout=60))
+
+
+def test_completions(served):
+    address, model, expected = served
+    options = {"model": model, "max_tokens": 12, "temperature": 0}
+    answer = post(f"{address}/v1/completions", {**options, "prompt": "Hello"})
+    assert answer["choices"][0]["text"] == expected and len(expected) == 12
+    messages = [{"role": "user", "content": "Hello"}]
+    answer = post(f"{address}/v1/chat/completions", {**options, "messages": messages})
+    assert answer["choices"][0]["message"]["content"] == expected
+
+
+def test_chat(served, tmp_path):
+    """The client refuses every address in offline mode, loopback too; all others lead nowhere here."""
+    address, model, expected = served
+    command = [sys.executable, "-m", "transformers.cli.transformers", "chat", model, address, "max_new_tokens=12"]
+    chat = subprocess.run(
+        [*command, "do_sample=False"],
+        input="Hello\nno\n!exit\n",  # "no" answers whether it shall go on, as it has no end of its own
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=DEADLINE,
+        cwd=tmp_path,
+        env=os.environ | LOOPBACK | {"HF_HUB_OFFLINE": "0"},
+    )
+    assert chat.returncode == 0, chat.stderr[-2000:]
+    assert expected in chat.stdout
