@@ -227,5 +227,5 @@ def split_of(file: Path, root: Path) -> str:
 
 
 def fingerprint(file: Path) -> list:
-    status = file.stat()
+    status = file.stat() if file.exists() else file.lstat()  # a link to nothing is named when it is opened
     return [str(file.resolve()), status.st_size, status.st_mtime_ns]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from huggingface_hub.hf_api import RepoFile
 
-from ..models.shard_index import check_shard_index, leaves_folder
+from ..models.outside_paths import check_folder, leaves_folder
 from .client import HubError, known_tokens
 
 # Patterns of what stays at home, as seen from the folder; `*` includes slashes.
@@ -81,11 +81,11 @@ def refuse_hostile_names(names: Iterable[str]) -> None:
         raise HubError(f"the repository lists {hostile[0]!r}, which lies outside of it. Nothing has been written.")
 
 
-def refuse_hostile_index(folder: Path) -> None:
-    """Raises for an index of weights whose shards lie outside the folder."""
+def refuse_hostile_files(folder: Path) -> None:
+    """Raises for an index of weights or a tokenizer that names files outside its folder."""
     try:
-        for index in sorted(folder.rglob("*.index.json")):
-            check_shard_index(index)
+        for inner in (folder, *sorted(path for path in folder.rglob("*") if path.is_dir())):
+            check_folder(inner)
     except ValueError as error:
         raise HubError(str(error)) from None
 

@@ -66,7 +66,7 @@ def push(
         prefix = f"{path_in_repo.strip('/')}/" if path_in_repo else ""
         files = {prefix + name: path for name, path in contents.list_files(folder, left_out).items()}
         contents.refuse_token(files, token)
-        contents.refuse_hostile_index(folder)
+        contents.refuse_hostile_files(folder)
         upload = _Upload(_api(token), repo_id, files)
         call = Call(f"pushing to {repo_id}", timeout, token)
         call.allow(sum(path.stat().st_size for path in files.values()))
@@ -181,7 +181,7 @@ def pull(
         folder = download.from_cache(call, cache_dir)
     else:
         folder = call.run(lambda call: download.fetch(call, local_dir, cache_dir))
-    contents.refuse_hostile_index(folder)
+    contents.refuse_hostile_files(folder)
     return folder
 
 

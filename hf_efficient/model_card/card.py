@@ -13,9 +13,9 @@ from .text import about, comparison, limits
 from .trained_model import ENGLISH, TrainedModel, metric_of
 
 TEMPLATE = "template.md"
-# A card with one of these was written by a program, and may be written again.
+# A card with one of these was written by a program, the second by transformers' Trainer, and may be written again.
 MARK = "<!-- Written by hf_efficient from the run's files. Without this line it stays as you make it. -->"
-OTHERS = "generated automatically according to the information the Trainer had access to"
+DRAFT = "generated automatically according to the information the Trainer had access to"
 
 
 def render_card(
@@ -61,7 +61,7 @@ def write_card(folder: str | Path, output: str | Path | None = None, **options) 
         options: of `render_card`.
     """
     file = Path(output) if output is not None else Path(folder) / "README.md"
-    if file.is_file() and not any(mark in file.read_text(encoding="utf-8") for mark in (MARK, OTHERS)):
+    if file.is_file() and not any(mark in file.read_text(encoding="utf-8") for mark in (MARK, DRAFT)):
         warnings.warn(f"{file} was not written by hf_efficient, so it stays as it is.", stacklevel=2)
         return None
     card = render_card(folder, **options)

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from transformers.modeling_utils import PreTrainedModel
 
 from ..remote_code import is_ours
 from .configuration import EfficientConfig
-from .shard_index import check_shards
+from .outside_paths import check_folder
 
 
 class EfficientPreTrainedModel(PreTrainedModel):
@@ -30,10 +31,10 @@ class EfficientPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
-        """As transformers does; NaN or infinity among the weights is a warning that names them, shards that lie
-        outside the folder are refused."""
+        """As transformers does; NaN or infinity among the weights is a warning that names them. What names shards or
+        a tokenizer's files outside the folder is refused."""
         if pretrained_model_name_or_path is not None:
-            check_shards(os.path.join(pretrained_model_name_or_path, kwargs.get("subfolder") or ""))
+            check_folder(os.path.join(pretrained_model_name_or_path, kwargs.get("subfolder") or ""))
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         if broken := [name for name, x in model.state_dict().items() if not _is_finite(x)]:
@@ -45,10 +46,15 @@ class EfficientPreTrainedModel(PreTrainedModel):
             )
         return loaded
 
-    def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs):
+    def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, *args, **kwargs):
         """As transformers does, with the code of the model beside it (`remote_code.py`)."""
         self.config.model_module = type(self).__module__
-        return super().save_pretrained(save_directory, *args, **kwargs)
+        saved = super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        if is_main_process:
+            for pattern in (".tmp??????", ".*.py.*.tmp"):  # left by processes that were killed while they saved
+                for leftover in Path(save_directory).glob(pattern):
+                    leftover.unlink(missing_ok=True)
+        return saved
 
     @classmethod
     def register_for_auto_class(cls, auto_class="AutoModel") -> None:

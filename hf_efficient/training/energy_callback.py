@@ -186,8 +186,8 @@ class EnergyCallback(TrainerCallback, ExportableState):
         if samples is None:
             samples_now = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
             return samples_now * self.items_per_sample
-        if args.dataloader_drop_last:
-            samples = len(dataloader) * args.train_batch_size * args.world_size
+        # Fewer where those that don't fill a batch are left out.
+        samples = min(samples, len(dataloader) * args.train_batch_size * args.world_size)
         return (state.epoch - before) * samples * self.items_per_sample
 
     def _exchange(self, args) -> None:

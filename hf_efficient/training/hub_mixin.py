@@ -15,6 +15,7 @@ from pathlib import Path
 from transformers.trainer_utils import HubStrategy
 
 from .. import hub
+from ..model_card.card import DRAFT
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class HubMixin:
     ) -> hub.Push | None:
         """Saves the model, writes its card and shares both; HubError if that fails.
 
+        A card that a person or `model_card.write_card` wrote stays as it is.
+
         Args:
             blocking: False returns at once; what goes wrong is then a warning.
             kwargs: for `create_model_card`.
@@ -78,10 +81,11 @@ class HubMixin:
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None
-        kwargs.setdefault("model_name", self.hub_model_id.split("/")[-1])
-        kwargs.setdefault("tags", list(getattr(self.model, "model_tags", None) or []))
-        # It may ask the Hub for the model that this one was made from.
-        hub.Call("writing the model card", self.hub_timeout, token).run(lambda _: self.create_model_card(**kwargs))
+        if not _is_written(Path(self.args.output_dir) / "README.md"):
+            kwargs.setdefault("model_name", self.hub_model_id.split("/")[-1])
+            kwargs.setdefault("tags", list(getattr(self.model, "model_tags", None) or []))
+            # It may ask the Hub for the model that this one was made from.
+            hub.Call("writing the model card", self.hub_timeout, token).run(lambda _: self.create_model_card(**kwargs))
         self._wait_for_push()
         folder, branch = self.args.output_dir, revision or self.args.hub_revision
         if not blocking:
@@ -170,6 +174,11 @@ class HubMixin:
             self._push_in_background(self._unsent, "It was the last attempt; scripts/push_to_hub.py can make another.")
             self._wait_for_push()
         shutil.rmtree(Path(self.args.output_dir) / STAGE, ignore_errors=True)
+
+
+def _is_written(card: Path) -> bool:
+    """Whether there is a card, other than a draft of transformers' Trainer."""
+    return card.is_file() and DRAFT not in card.read_text(encoding="utf-8")
 
 
 def _link(source: str, target: str) -> None:

@@ -30,7 +30,7 @@ from transformers.trainer_utils import has_length
 from . import checkpoints
 from .callbacks import AverageCallback, BarCallback, LineCallback, StopSignal, without_bars
 from .ema import MovingAverage
-from .errors import CheckpointError, NonFiniteError
+from .errors import CheckpointError, NonFiniteError, RunError
 from .history import HistoryCallback, draw_curves
 from .hub_mixin import HubMixin
 
@@ -46,7 +46,7 @@ class EfficientTrainer(HubMixin, Trainer):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         if self.args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            raise ValueError(f"ema_decay={self.args.ema_decay} needs whole weights: it can't be used with shards.")
+            raise RunError(f"ema_decay={self.args.ema_decay} needs whole weights: with FSDP or DeepSpeed set it to 0.")
         self.average: MovingAverage | None = None
         self.stop_signal = StopSignal()
         self.loop = _Loop(self)

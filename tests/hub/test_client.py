@@ -5,7 +5,7 @@ import pytest
 
 from hf_efficient import hub
 from hf_efficient.hub import client, contents
-from hf_efficient.models.shard_index import check_shards, leaves_folder
+from hf_efficient.models.outside_paths import check_folder, leaves_folder
 
 TOKEN = "hf_" + "AbCd1234" * 4
 
@@ -80,7 +80,7 @@ def test_names_that_stay(name):
 def test_an_index_that_is_none_is_refused(tmp_path, text):
     (tmp_path / "model.safetensors.index.json").write_text(text)
     with pytest.raises(ValueError, match=r"index\.json"):
-        check_shards(tmp_path)
+        check_folder(tmp_path)
 
 
 def test_checksums_are_gits_and_lfs(tmp_path):

@@ -1,5 +1,8 @@
 """The scripts as a user runs them: what they print, and one line instead of a traceback."""
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +10,8 @@ from pathlib import Path
 import pytest
 from loopback_client import environment
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts"
 
 
 @pytest.fixture
@@ -97,3 +101,24 @@ def test_offline_and_unreachable(run, hub, repo, folder):
     assert "http://127.0.0.1:9 can't be reached" in said
     dry = run("push_to_hub.py", folder, repo, "--dry-run", "--timeout", 1, **away)
     assert dry.returncode == 0 and "model.safetensors" in dry.stdout and "not compared" in dry.stdout
+
+
+def test_the_commands_of_the_readme(hub, folder, tmp_path):
+    """Those under "Share your model", as they stand there, one after the other."""
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Share your model\n")[1].split("\n## ")[0]
+    commands = "".join(re.findall(r"```\n(.*?)```", section, flags=re.DOTALL)).splitlines()
+    assert {"push_to_hub.py", "pull_from_hub.py"} == {re.search(r"\w+\.py", command)[0] for command in commands}
+    (tmp_path / "scripts").symlink_to(SCRIPTS)
+    token = hub.store.token("me")
+    variables = environment(hub, tmp_path / "home", token)
+    variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
+    for command in commands:
+        if pushed := re.search(r"push_to_hub\.py (\S+)", command):
+            shutil.copytree(folder, tmp_path / pushed[1], dirs_exist_ok=True)
+        process = {"shell": True, "cwd": tmp_path, "env": variables, "capture_output": True, "text": True}
+        finished = subprocess.run(command, **process, timeout=60)
+        assert finished.returncode == 0, f"{command}\n{finished.stderr}"
+    (repository,) = [r for r in hub.store.repositories.values() if r.owner == "me"]
+    assert repository.private and hub.leaks(token) == []
+    for file in folder.iterdir():
+        assert Path(finished.stdout.strip(), file.name).read_bytes() == file.read_bytes()

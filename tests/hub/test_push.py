@@ -153,6 +153,37 @@ def test_13_hostile_names_in_a_shard_index_are_refused(client, hub, repo, tmp_pa
         push(client, folder, repo)
 
 
+OUTSIDE = {  # all of which transformers 5 would read, but for the last
+    "another tokenizer.json": ("tokenizer_config.json", {"fast_tokenizer_files": ["../out/tokenizer.4.0.json"]}),
+    "a vocabulary": ("tokenizer_config.json", {"tokenizer_class": "BertTokenizer", "vocab": "/etc/passwd"}),
+    "arguments": ("tokenizer_config.json", {"tokenizer_class": "GPT2Tokenizer", "init_inputs": ["/etc/passwd"]}),
+    "a special token": ("special_tokens_map.json", {"tokenizer_file": "../out/tokenizer.json"}),
+    "whatever is where it runs": ("special_tokens_map.json", {"vocab_file": "secrets.txt"}),
+    "a vocabulary's file": ("tokenizer_config.json", {"vocab_file": "..\\vocab.json"}),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_13_tokenizers_that_name_files_outside_are_refused(client, hub, repo, tmp_path, name):
+    file, fields = OUTSIDE[name]
+    hub.plant(repo, {f"inner/{file}": json.dumps(fields).encode(), "config.json": b"{}"})
+    with pytest.raises(ClientError, match=rf"{file}: \w+ names .*, no file of the folder; it will not be loaded"):
+        client.run(f"hub.pull({repo!r})")
+    folder = write_model(tmp_path / "model")
+    (folder / file).write_text(json.dumps(fields))
+    with pytest.raises(ClientError, match="no file of the folder; it will not be loaded"):
+        push(client, folder, repo)
+
+
+def test_tokenizers_that_name_their_own_files_are_none_of_these(client, hub, repo, folder):
+    names = {"fast_tokenizer_files": ["tokenizer.json"], "vocab_file": None, "vocab": ["/", ".."], "eos_token": "/s"}
+    old = {"special_tokens_map_file": "/home/author/.cache/x"}
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer_config.json").write_text(json.dumps(names | old))
+    push(client, folder, repo)
+    client.run(f"hub.pull({repo!r})")
+
+
 def test_17_a_card_is_validated_before_anything_is_sent(client, hub, repo, folder):
     (folder / "README.md").write_text("---\ntags: [a]\npipeline_tag: [image-classification]\n---\n# Card\n")
     with pytest.raises(ClientError, match=r'Invalid metadata in README\.md\. - "pipeline_tag" must be a string'):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from loopback_client import Client, ClientError
 
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 MODELS = ["vit", "gpt2", "kerformer_vit", "hugginggreen_vit", "mobilevit_v2", "compressive_performer"]
 AUTO = {"gpt2": "AutoModelForCausalLM", "compressive_performer": "AutoModelForCausalLM"}
 IMPORTS = "import json, torch, transformers\nfrom pathlib import Path\nfrom hub_models import build, outputs\n"
@@ -135,6 +136,21 @@ def test_13_a_local_shard_index_that_points_outside_is_refused(author, tmp_path,
         author.run(code)
 
 
+def test_13_a_local_tokenizer_that_points_outside_is_refused(author, tmp_path):
+    """A pipeline loads the model first, which looks at its folder; AutoTokenizer alone would read that file."""
+    code = f"""
+    folder = Path({str(tmp_path)!r})
+    parts = build("compressive_performer")
+    for part in parts:
+        part.save_pretrained(folder / "model")
+    parts[1].save_pretrained(folder / "out")
+    (folder / "model/special_tokens_map.json").write_text(json.dumps({{"tokenizer_file": "../out/tokenizer.json"}}))
+    transformers.pipeline("text-generation", model=str(folder / "model"))
+    """
+    with pytest.raises(ClientError, match=r"tokenizer_file names .*, no file of the folder; it will not be loaded"):
+        author.run(code)
+
+
 def test_15_offline_what_is_cached_loads_without_a_request_and_the_rest_is_a_clear_error(hub, author, reader, shared):
     said = {name: shared(name) for name in ("gpt2", "kerformer_vit")}
     for name, (repo, _) in said.items():
@@ -216,6 +232,33 @@ def test_16_a_hub_that_is_away_does_not_stop_training(hub, training, repo, tmp_p
     hub.mend()
     assert training.run("run.push_to_hub(); result = run.push_failures") == []
     assert "model.safetensors" in hub.head(repo).files
+
+
+def test_16_a_last_push_that_fails_is_an_error_and_leaves_the_run_whole(hub, training, repo, tmp_path):
+    """A training script's own; the same run again has only to push."""
+    sections = {
+        "dataset": {"name": "digits", "limit": 50},
+        "model": {"model_type": "kerformer_vit", "image_size": 8, "patch_size": 4, "hidden_size": 16}
+        | {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16},
+        "training": {"max_steps": 2, "output_dir": str(tmp_path / "out"), "push_to_hub": True}
+        | {"hub_model_id": repo, "hub_strategy": "end"},
+        "energy": {"enabled": False},
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(sections))
+    code = f"""
+    import sys
+    sys.path.insert(0, {str(SCRIPTS)!r})
+    from train_image_classifier import main
+    result = main([{str(tmp_path / "run.yaml")!r}])["steps"]
+    """
+    hub.fail("status", "POST", "/commit/", status=403, times=9)
+    with pytest.raises(ClientError, match=f"pushing to {repo}: your token may not do this") as raised:
+        training.run(code)
+    assert raised.value.kind == "HubError"
+    assert all((tmp_path / "out" / name).is_file() for name in ("model.safetensors", "results.json", "README.md"))
+    hub.mend()
+    assert training.run(code) == 2
+    assert hub.bytes_of(repo, "model.safetensors") == (tmp_path / "out/model.safetensors").read_bytes()
 
 
 def test_11_a_trainer_with_a_wrong_token_stops_before_it_trains(hub, training, repo, tmp_path):

@@ -1,5 +1,6 @@
 """Checkpoints that are hostile, damaged or of another model: never executed, never half loaded in silence."""
 
+import json
 import os
 import pickle
 
@@ -157,6 +158,16 @@ def test_tied_weights_stay_tied(tmp_path):
     assert again.lm_head.weight is again.model.embed_tokens.weight
     for name, x in model.state_dict().items():
         assert torch.equal(x, again.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(("model_type", "message"), [(None, "Should have a `model_type` key"), ("nobody", "`nobody`")])
+def test_a_config_of_no_known_model_is_an_error(saved, model_type, message):
+    file = saved / "config.json"
+    fields = json.loads(file.read_text())
+    del fields["auto_map"], fields["model_type"]
+    file.write_text(json.dumps(fields | ({"model_type": model_type} if model_type else {})))
+    with pytest.raises(ValueError, match=message):
+        AutoModel.from_pretrained(saved)
 
 
 def test_a_config_that_was_cut_is_an_error(saved):

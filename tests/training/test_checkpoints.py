@@ -1,6 +1,8 @@
 """Checkpoints exist whole or not at all, and only those that nothing has happened to are gone back to."""
 
 import json
+import os
+import pickle
 import resource
 import shutil
 import warnings
@@ -270,6 +272,48 @@ def test_a_checkpoint_that_is_asked_for_must_be_intact(tmp_path):
     (tmp_path / "checkpoint-9" / "optimizer.pt").unlink()
     with pytest.raises(CheckpointError, match=r"checkpoint-9 can't be resumed from: optimizer.pt is missing"):
         make_trainer(tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-9"))
+
+
+def test_a_run_killed_between_two_files_of_a_checkpoint(tmp_path, uninterrupted):
+    trainer = make_trainer(tmp_path, save_total_limit=None)
+
+    def kill(folder):
+        if folder.name.startswith("checkpoint-9"):
+            raise Killed
+
+    trainer.save_extra = kill
+    with pytest.raises(Killed):
+        trainer.train(resume_from_checkpoint=True)
+    assert (tmp_path / f"checkpoint-9{checkpoints.UNFINISHED}" / "optimizer.pt").is_file()
+    trainer = make_trainer(tmp_path, save_total_limit=None)
+    assert trainer.choose_checkpoint(True) == tmp_path / "checkpoint-6"
+    trainer.train(resume_from_checkpoint=True)
+    assert_same(outcome(trainer), uninterrupted)
+    assert not list(tmp_path.glob(f"*{checkpoints.UNFINISHED}"))
+
+
+class Payload:
+    """Creates a folder when it is unpickled."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.trace),)
+
+
+@pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_pickle_in_a_checkpoint_is_not_executed(tmp_path, file):
+    """Whoever puts it there makes the manifest agree with it."""
+    interrupted(tmp_path)
+    newest = tmp_path / "checkpoint-9"
+    folder = newest.rename(begin(newest))
+    (folder / "manifest.json").unlink()
+    torch.save({"state": Payload(tmp_path / "executed")}, folder / file)
+    complete(folder, newest)
+    with pytest.raises(pickle.UnpicklingError, match="Weights only"):
+        make_trainer(tmp_path).train(resume_from_checkpoint=True)
+    assert not (tmp_path / "executed").exists()
 
 
 def test_another_model_is_refused(tmp_path):

@@ -12,9 +12,10 @@ from hf_efficient import MobileViTv2Config, MobileViTv2ForImageClassification
 from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.training.checkpoints import damage, list_checkpoints
 from hf_efficient.training.ema import MovingAverage
-from hf_efficient.training.errors import CheckpointError, NonFiniteError
+from hf_efficient.training.errors import CheckpointError, NonFiniteError, RunError
 from hf_efficient.training.history import curves, history
 from hf_efficient.training.losses import soft_label_loss
+from hf_efficient.training.trainer import EfficientTrainer
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
@@ -102,6 +103,21 @@ def test_an_average_that_does_not_fit_is_refused(tmp_path):
     MovingAverage(torch.nn.Linear(2, 1), 0.5).save(tmp_path)
     with pytest.raises(CheckpointError, match="does not fit"):
         MovingAverage(torch.nn.Linear(3, 1), 0.5).load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["is_fsdp_enabled", "is_deepspeed_enabled"])
+def test_averages_of_shards_are_refused(tmp_path, monkeypatch, kind):
+    """accelerate shards on GPUs only; this is what it reports there."""
+    prepare = EfficientTrainer.create_accelerator_and_postprocess
+
+    def prepare_shards(trainer):
+        prepare(trainer)
+        setattr(trainer, kind, True)
+
+    monkeypatch.setattr(EfficientTrainer, "create_accelerator_and_postprocess", prepare_shards)
+    with pytest.raises(RunError, match=r"ema_decay=0.9 needs whole weights: with FSDP or DeepSpeed set it to 0"):
+        make_trainer(tmp_path)
+    assert make_trainer(tmp_path, ema_decay=0.0).average is None
 
 
 def test_averages_are_what_is_evaluated_and_saved(tmp_path):

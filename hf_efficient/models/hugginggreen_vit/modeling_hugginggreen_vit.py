@@ -307,8 +307,9 @@ class HuggingGreenViTForMaskedImageModeling(HuggingGreenViTPreTrainedModel):
 
     def reconstruct(self, pixel_values, pixels, kept, predicted, patch_indices) -> Tensor:
         """Predictions (B, k, p²C) as an image (B, C, H, W)"""
-        variance, mean = torch.var_mean(kept, -1, correction=0, keepdim=True)
-        restored = predicted * (variance + 1e-6).sqrt() + mean
+        wide = kept.to(torch.promote_types(kept.dtype, torch.float32))  # squares overflow float16
+        variance, mean = torch.var_mean(wide, -1, correction=0, keepdim=True)
+        restored = (predicted * (variance + 1e-6).sqrt() + mean).to(pixels.dtype)
         if patch_indices is not None:
             restored = pixels.scatter(1, patch_indices.unsqueeze(-1).expand_as(restored), restored)
         patch = self.config.patch_size

@@ -43,6 +43,9 @@ class KerformerViTConfig(VisionTransformerConfig):
         self.pooler_output_size = self.pooler_output_size or self.hidden_size
         super().__post_init__(**kwargs)
 
+    def positive_fields(self):
+        return (*super().positive_fields(), "encoder_stride", "pooler_output_size")
+
     @classmethod
     def from_preset(cls, name: str, **fields) -> "KerformerViTConfig":
         """A size by name (`PRESETS`), with any field changed."""

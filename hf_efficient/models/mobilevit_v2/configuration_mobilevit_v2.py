@@ -171,6 +171,8 @@ class MobileViTv2Config(BackboneConfigMixin, EfficientConfig):
             value = getattr(self, name)
             if (not isinstance(value, int) and len(value) != 2) or min(pair(value)) <= 0:
                 raise ValueError(f"{name}={value!r} must be a positive size, or (height, width).")
+        if any(patch > pixels for patch, pixels in zip(self.patch_shape, self.image_shape, strict=True)):
+            raise ValueError(f"patch_size={self.patch_size!r} is larger than image_size={self.image_size!r}.")
         if self.conv_kernel_size < 1 or self.conv_kernel_size % 2 == 0:
             raise ValueError(f"conv_kernel_size={self.conv_kernel_size} must be odd.")
         if self.output_stride not in (8, 16, 32):
