@@ -142,6 +142,7 @@ def collect(trainer: EfficientTrainer, run: Run, metrics: dict) -> dict:
         "metric_for_best_model": trainer.args.metric_for_best_model,
         "steps": state.global_step,
         "epochs": state.epoch,
+        "train_samples": len(trainer.train_dataset),
         "train_seconds": round(seconds, 3),
         "train_samples_per_second": round(samples / seconds, 1) if seconds else None,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
