@@ -4,10 +4,10 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-attention test lint bench bench-models pictures clean
+.PHONY: help demo demo-attention test lint bench bench-models bench-training pictures clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-15s %s\n", $$1, $$2}' Makefile
 
 demo: $(READY) ## Train a vision model and a language model, see what it took, use both; minutes, no network
 	HF_HUB_OFFLINE=1 $(BIN)/python scripts/demo.py $(ARGS)
@@ -28,6 +28,9 @@ bench: $(READY) ## Benchmark the attention mechanisms; ARGS="--help" lists the o
 
 bench-models: $(READY) ## Benchmark the models against transformers' own; ARGS="--help" lists the options
 	HF_HUB_OFFLINE=1 $(BIN)/python scripts/benchmark_models.py $(ARGS)
+
+bench-training: $(READY) ## Time the training script against a bare loop; ARGS="--help" lists the options
+	HF_HUB_OFFLINE=1 $(BIN)/python scripts/benchmark_training.py $(ARGS)
 
 pictures: $(READY) ## Draw kept patches, context scores and attention rollout; ARGS="--help" lists the options
 	HF_HUB_OFFLINE=1 $(BIN)/python scripts/draw_pictures.py $(ARGS)

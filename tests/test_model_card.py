@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from huggingface_hub import ModelCard
 from PIL import Image
 from transformers import ViTConfig, ViTForImageClassification
@@ -283,3 +284,20 @@ def test_the_snippets_run(kind, weights, tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert "label" in done.stdout if kind == "classifier" else "The import statement" in done.stdout
+
+
+ROOT = Path(__file__).parents[1]
+PUBLISHED = sorted(file for file in (ROOT / "model_cards").glob("*.md") if file.name != "template.md")
+
+
+@pytest.mark.parametrize("file", PUBLISHED, ids=lambda file: file.stem)
+def test_published_cards_are_of_configs_that_ran(file):
+    """Their figures in the text are those of the metadata, and their settings those of the config."""
+    card = ModelCard.load(file)
+    settings = yaml.safe_load((ROOT / "configs" / f"{file.stem}.yaml").read_text())
+    run = yaml.safe_load(re.search(r"```yaml\n(.*?)```", card.text, re.S)[1])
+    assert (
+        settings["model"].items() <= run["model"].items() and settings["training"].items() <= run["training"].items()
+    )
+    assert card.data.pipeline_tag and card.data.co2_eq_emissions["emissions"] > 0
+    assert all(f"| {result.metric_value:.4f} |" in card.text for result in card.data.eval_results)
