@@ -23,6 +23,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--compare-with", type=Path, nargs="+", default=[], metavar="DIR", help="runs on that data")
     parser.add_argument("--repo-id", help="what the snippets load (default: the run's name)")
     parser.add_argument("--license", default="apache-2.0", help="of the weights (default: %(default)s)")
+    parser.add_argument("--note", help="what else is to be known of the energy and the times")
     parser.add_argument("--output", type=Path, metavar="FILE", help="(default: README.md in the folder)")
     return parser.parse_args()
 

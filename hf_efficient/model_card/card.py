@@ -24,6 +24,7 @@ def render_card(
     repo_id: str | None = None,
     compare_with: Sequence[str | Path] = (),
     license: str | None = "apache-2.0",
+    note: str | None = None,
 ) -> ModelCard:
     """The card of the model in `folder`.
 
@@ -31,6 +32,7 @@ def render_card(
         repo_id: what it is loaded by in the snippets; by default the run's name.
         compare_with: folders of other runs on the same data, told apart honestly.
         license: of the weights, as the Hub abbreviates it; None leaves it open.
+        note: what else is to be known of the energy and the times.
     """
     model = TrainedModel.read(folder)
     others = [TrainedModel.read(other) for other in compare_with]
@@ -47,6 +49,7 @@ def render_card(
         comparison=comparison(model, others),
         energy=model.energy and model.energy.to_markdown(by_epoch=False),
         emissions=emissions(model),
+        note=note,
         command=re.sub(r"\S*/(?=(scripts|configs)/)", "", model.results.get("command") or ""),
         settings=yaml.safe_dump(model.settings, sort_keys=False).strip() if model.settings else "",
         limits=limits(model),
