@@ -30,7 +30,7 @@ bench-models: $(READY) ## Benchmark the models against transformers' own; ARGS="
 	HF_HUB_OFFLINE=1 $(BIN)/python scripts/benchmark_models.py $(ARGS)
 
 bench-training: $(READY) ## Time the training script against a bare loop; ARGS="--help" lists the options
-	HF_HUB_OFFLINE=1 $(BIN)/python scripts/benchmark_training.py $(ARGS)
+	$(BIN)/python scripts/benchmark_training.py $(ARGS)
 
 pictures: $(READY) ## Draw kept patches, context scores and attention rollout; ARGS="--help" lists the options
 	HF_HUB_OFFLINE=1 $(BIN)/python scripts/draw_pictures.py $(ARGS)

@@ -3,7 +3,6 @@
 import argparse
 import copy
 import json
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -39,8 +38,8 @@ What scripts/train_image_classifier.py adds to a bare PyTorch loop:
 
 The script trains; every so many steps its clock is stopped, the bare loop takes as many on a copy of the model, and
 the energy callback is switched on or off. So each round gives ratios of times that were taken side by side; shown are
-their median and quartiles. Data and model are those of a config; data are looked for in HF_EFFICIENT_DATA, which is
-../shared/data beside the repository if it isn't set.
+their median and quartiles. Data and model are those of a config; data come from the folder that HF_EFFICIENT_DATA
+names, or from the Hub.
 """
 ROOT = Path(__file__).parents[1]
 STEP, ENERGY, IMAGES = 1.10, 1.02, 20_000
@@ -65,8 +64,6 @@ def main() -> int:
         keep_freed_memory()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    if (data := ROOT.parent / "shared" / "data").is_dir():
-        os.environ.setdefault("HF_EFFICIENT_DATA", str(data))
     arguments.output.mkdir(parents=True, exist_ok=True)
     machine, progress = environment(), Progress(0)
     figures = measure(arguments.config, arguments.rounds, arguments.steps, progress)
