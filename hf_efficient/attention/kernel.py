@@ -142,9 +142,9 @@ def kernel_step_stacked(
         if normalise:  # a factor per query cancels in the ratio; this one keeps it in range
             phi_q.div_(phi_q.amax(-1, keepdim=True))
     values = v.reshape(-1, 1, v.shape[-1]).to(S.dtype)
-    groups[..., : v.shape[-1]].addcmul_(phi_k.unsqueeze(-1), values)
     if normalise:
-        groups[..., -1].add_(phi_k)
+        values = torch.cat([values, values.new_ones(len(groups), 1, 1)], -1)
+    groups.addcmul_(phi_k.unsqueeze(-1), values)
     readout = torch.bmm(phi_q.unsqueeze(1), groups)  # (G, 1, Dv + 1)
     if normalise:
         denominator = readout[..., -1:]

@@ -38,14 +38,15 @@ def _version(x: Tensor) -> int | None:
 class _RandomFeatures(FeatureMap):
     """a = Ωx' − ‖x'‖²/2, or relu(Ωx') + 10⁻³, with the Ω of the module at hand.
 
-    As one matmul: [x, ‖x‖²] by [D^{-1/4} Ω, −D^{-1/2}/2], and back by the same matrix.
+    As one matmul: [x, ‖x‖²] by [D^{-1/4} Ω, −D^{-1/2}/2]ᵀ, and back by the same matrix.
     """
 
     def __init__(self, projection: Tensor, epsilon: float, relu: bool):
         self.projection, self.version = projection, _version(projection)
         scale, projection = projection.shape[1] ** -0.25, projection.double()
-        half = projection.new_full((projection.shape[0], 1), 0.0 if relu else -(scale**2) / 2)
-        self.matrices = {torch.float64: torch.cat([projection * scale, half], 1)}  # (m, D + 1)
+        self.half = 0.0 if relu else -(scale**2) / 2
+        last = projection.new_full((1, projection.shape[0]), self.half)
+        self.matrices = {torch.float64: torch.cat([projection.T * scale, last])}  # (D + 1, m)
         self.stabilised, self.floor, self.relu = not relu, 0.0 if relu else epsilon, relu
 
     def is_of(self, projection: Tensor) -> bool:
@@ -65,23 +66,24 @@ class _RandomFeatures(FeatureMap):
         return self.projection.shape[0]
 
     def __call__(self, x: Tensor) -> Tensor:
-        extended = torch.cat([x, (x * x).sum(-1, keepdim=True)], -1)
-        product = extended @ self.matrix(x.dtype).T
-        return product.relu() + RELU_FLOOR if self.relu else product
+        product = x @ self.matrix(x.dtype)[:-1]
+        if self.relu:
+            return product.relu() + RELU_FLOOR
+        return product.add((x * x).sum(-1, keepdim=True), alpha=self.half)
 
     def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
         extended = torch.cat([x, x.square().sum(-1, keepdim=True)], -1).flatten(0, -2)
         if out.is_contiguous():
-            torch.mm(extended, self.matrix(x.dtype).T, out=out.view(-1, out.shape[-1]))
+            torch.mm(extended, self.matrix(x.dtype), out=out.view(-1, out.shape[-1]))
         else:
-            out.copy_(torch.mm(extended, self.matrix(x.dtype).T).view(out.shape))
+            out.copy_(torch.mm(extended, self.matrix(x.dtype)).view(out.shape))
         if self.relu:
             out.clamp_(min=0).add_(RELU_FLOOR)
 
     def vjp(self, x: Tensor, out: Tensor, grad: Tensor, target: Tensor) -> None:
         if self.relu:
             grad.mul_(out > RELU_FLOOR)
-        pulled = torch.mm(grad.reshape(-1, grad.shape[-1]), self.matrix(x.dtype)).view(*x.shape[:-1], -1)
+        pulled = torch.mm(grad.reshape(-1, grad.shape[-1]), self.matrix(x.dtype).T).view(*x.shape[:-1], -1)
         torch.addcmul(pulled[..., :-1], pulled[..., -1:], x, value=2, out=target)
 
 

@@ -57,7 +57,10 @@ class _Tile:
         self.kept, self.dtype = _kept.__dict__ if keep else {}, v.dtype
 
     def cut(self, length: int) -> list[slice]:
-        return [slice(a, min(a + self.plan.chunk_size, length)) for a in range(0, length, self.plan.chunk_size)]
+        """Into chunks of whole blocks, about equally long: a short last one would cost as many calls as a long one."""
+        count, block = max(1, -(-length // self.plan.chunk_size)), self.plan.block_size
+        size = -(-length // (count * block)) * block
+        return [slice(a, min(a + size, length)) for a in range(0, length, size)] if length else []
 
     def scratch(self, name: str, *shape: int) -> Tensor:
         """A contiguous tensor with anything in it, in memory that the next call with this name uses again.
@@ -153,7 +156,7 @@ class _Tile:
         phi = mapped
         if floor:
             floor = floor if c is None else torch.exp(math.log(floor) - c)
-            phi = torch.add(mapped, floor, out=self.scratch("keys + floor", *mapped.shape))
+            phi = torch.add(mapped, floor, out=self.floored("keys", mapped))
         self.zero_padding(phi, at)
         if weight is not None:
             weight = F.pad(weight, (0, 0, 0, mapped.shape[1] - real))
@@ -178,18 +181,22 @@ class _Tile:
             phi.sub_(top)
         slope, column = phi.exp_(), 0.0
         if feature_map.floor:  # ε e^{c − top}, as the product of a column and a row
-            column, floored = torch.exp(highest + math.log(feature_map.floor) - top), ("queries + floor", *slope.shape)
+            column, out = torch.exp(highest + math.log(feature_map.floor) - top), self.floored("queries", slope)
             if c is None:
-                phi = torch.add(slope, column, out=self.scratch(*floored))
+                phi = torch.add(slope, column, out=out)
             else:
-                phi = torch.addcmul(slope, column, torch.exp(c - highest), out=self.scratch(*floored))
+                phi = torch.addcmul(slope, column, torch.exp(c - highest), out=out)
         return _Features(phi, slope, slope, column)
+
+    def floored(self, name: str, slope: Tensor) -> Tensor:
+        """Where φ = slope + floor is written: in its place, if no backward pass will ask for the slope."""
+        return self.scratch(f"{name} + floor", *slope.shape) if self.plan.keep else slope
 
     def restored(self, name: str, features: _Features, at: slice) -> _Features:
         """Features that were kept: all but φ, which stood in scratch memory, where it had a floor of its own."""
         if not self.plan.feature_map.floor:
             return features
-        phi = torch.add(features.slope, features.floor, out=self.scratch(f"{name} + floor", *features.slope.shape))
+        phi = torch.add(features.slope, features.floor, out=self.floored(name, features.slope))
         self.zero_padding(phi, at)
         return features._replace(phi=phi)
 

@@ -222,7 +222,7 @@ def test_generation_with_its_memory(answers, cases):
     model, tokenizer = talkative_model(), build_tokenizer("byte")
     ids = tokenizer(PROMPT, return_tensors="pt")
     expected = model.generate(**ids, max_new_tokens=30, do_sample=False)[0]
-    assert len(set(expected[-30:].tolist())) > 5
+    assert len(set(expected[-30:].tolist())) > 3
     assert found["ids"] == found["again"] == found["without cache"] == expected.tolist()
     assert found["text"] == found["decoded"] == tokenizer.decode(expected)
     assert found["beams"] == model.generate(**ids, max_new_tokens=30, do_sample=False, num_beams=3)[0].tolist()

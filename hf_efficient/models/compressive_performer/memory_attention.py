@@ -5,8 +5,6 @@ them with the present weights, so that W_k and W_v keep learning from what is re
 query: it enters the attention's state before the segment does. Positions are counted from the segment's start.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
@@ -28,14 +26,6 @@ from ...layers.memory import (
 from ...layers.projection import Projection
 from ...layers.rotary import RotaryTable, rotate
 from .compression import Compression
-
-
-class Heads(NamedTuple):
-    """Token-major, with R keys per token."""
-
-    q: Tensor  # (B, N, H, D)
-    k: Tensor  # (B, N, H·R, D)
-    v: Tensor  # (B, N, H, D)
 
 
 def version_of(x: Tensor) -> int | None:
@@ -94,21 +84,17 @@ class MemoryAttention(nn.Module):
 
     def split_slots(self, projected: Tensor) -> tuple[Tensor, Tensor]:
         """Their keys (B, n, H·R, D) and values (B, n, H, D)"""
-        heads = projected.unflatten(-1, (-1, self.attention.head_dim))
-        return heads[:, :, : -self.attention.num_heads], heads[:, :, -self.attention.num_heads :]
+        heads, num_heads = projected.unflatten(-1, (-1, self.attention.head_dim)), self.attention.num_heads
+        return heads.split([heads.shape[2] - num_heads, num_heads], 2)
 
-    def split(self, vectors: Tensor) -> Heads:
-        """(B, N, all heads' q, k and v, D)"""
+    def heads_apart(self, vectors: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, N, all heads' q, k and v, D) -> q and k with positions, and v: (B, H, N, D)"""
         heads = self.attention.num_heads
-        q, v = vectors[:, :, :heads], vectors[:, :, -heads:]
-        return Heads(q, vectors[:, :, heads:-heads] if self.attention.key_width else q, v)
-
-    def turned(self, vectors: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor]:
-        """The same -> q and k (B, H, N, D) with positions"""
-        heads = self.attention.num_heads
-        turned = rotate(vectors[:, :, :-heads], rotation)
-        q = turned[:, :, :heads]
-        return q.transpose(1, 2), self.keys_first(turned[:, :, heads:] if self.attention.key_width else q)
+        qk, v = vectors.split([self.vectors - heads, heads], 2)
+        q = k = rotate(qk, rotation)
+        if self.attention.key_width:
+            q, k = q.split([heads, self.vectors - 2 * heads], 2)
+        return q.transpose(1, 2), self.keys_first(k), v.transpose(1, 2)
 
     def keys_first(self, k: Tensor) -> Tensor:
         """(B, N, H·R, D) -> (B, H, N, R·D)"""
@@ -127,8 +113,7 @@ class MemoryAttention(nn.Module):
         table = self.positions.on(hidden_states.device, hidden_states.dtype)
         rotation = self.rotation_of(schedule, table)
         vectors, tokens = self.project(hidden_states), hidden_states.detach()
-        q, k = self.turned(vectors, rotation)
-        v = self.split(vectors).v.transpose(1, 2)
+        q, k, v = self.heads_apart(vectors, rotation)
         if self.training:  # the weights have changed since, and are to learn from memory too
             memory = memory._replace(state=None, projected=None)
         outputs, losses = [], []
@@ -157,13 +142,13 @@ class MemoryAttention(nn.Module):
         attention, heads = self.attention, self.attention.num_heads
         rotation = self.rotation_of(schedule, self.positions.on(token.device, token.dtype))
         vectors = self.project(token)
-        v = vectors.narrow(2, self.vectors - heads, heads).transpose(1, 2)  # (B, H, 1, D)
         if attention.key_width == self.width:
+            v = vectors.narrow(2, self.vectors - heads, heads).transpose(1, 2)  # (B, H, 1, D)
             turned = rotate(vectors.narrow(2, 0, 2 * heads), rotation)  # (B, 1, 2H, D)
             qk = turned.view(-1, 2, heads, 1, attention.head_dim).transpose(0, 1)
             output, state = attention.step_stacked(qk, v, memory.state)
         else:
-            output, state = attention.step(*self.turned(vectors, rotation), v, memory.state)
+            output, state = attention.step(*self.heads_apart(vectors, rotation), memory.state)
         if state is not memory.state:
             memory.state.update(state)
         write_segment(memory.segment, token, schedule.pieces[0], schedule, in_place=True)
@@ -183,29 +168,27 @@ class MemoryAttention(nn.Module):
         counts = [(lengths.compressed_after(n), lengths.recent_after(n), lengths.open_after(n)) for n in seen]
         compressed, recent, opened = (max(column) for column in zip(*counts, strict=True))
         slots = last(memory.compressed, compressed), last(memory.recent, recent), memory.segment[:, :opened]
-        if memory.projected is None:
-            projected = self.project_slots(join(*slots))  # (B, n, ·)
-        else:
-            known = (last(x, n) for x, n in zip(memory.projected, (compressed, recent), strict=True))
-            projected = join(*known, *([self.project_slots(slots[2])] if opened else []))
-        wide = torch.promote_types(projected.dtype, torch.float32)
-        state = self.attention.initial_state(projected.shape[0], projected.device, wide)
-        sights = tuple(projected.split([compressed, recent, opened], 1)[:2])
-        if not projected.shape[1]:
-            return state, sights
-        mask = None
-        if len(set(counts)) > 1:
-            filled = torch.tensor(counts, device=projected.device).unsqueeze(-1)  # (B, 3, 1)
-            place = torch.arange(projected.shape[1], device=projected.device)
-            middle, end = compressed, compressed + recent
-            mask = (place >= compressed - filled[:, 0]) & (place < middle)
-            mask |= (place >= end - filled[:, 1]) & (place >= middle) & (place < end)
-            mask |= (place < end + filled[:, 2]) & (place >= end)
-        k, v = self.split_slots(projected)
+        known = (*(memory.projected or (None, None)), None)
+        parts = [
+            self.project_slots(slot) if seen is None else last(seen, slot.shape[1])
+            for slot, seen in zip(slots, known, strict=True)
+        ]
+        wide = torch.promote_types(parts[0].dtype, torch.float32)
+        state = self.attention.initial_state(len(counts), parts[0].device, wide)
         # Compressed slots are filled only when all recent ones are, so these positions are without a gap.
-        end = lengths.compressed + lengths.recent
-        k = rotate(k, table[end - compressed - recent : end + opened])
-        return self.attention.absorb(self.keys_first(k), v.transpose(1, 2), state, mask), sights
+        start = lengths.compressed + lengths.recent - compressed - recent
+        for part, filled, leftmost in zip(parts, zip(*counts, strict=True), (False, False, True), strict=True):
+            length, mask = part.shape[1], None
+            if len(set(filled)) > 1:
+                place = torch.arange(length, device=part.device)
+                filled = torch.tensor(filled, device=part.device).unsqueeze(1)  # (B, 1)
+                mask = place < filled if leftmost else place >= length - filled
+            if length:
+                k, v = self.split_slots(part)
+                k = rotate(k, table[start : start + length])
+                state = self.attention.absorb(self.keys_first(k), v.transpose(1, 2), state, mask)
+            start += length
+        return state, tuple(parts[:2])
 
     def take_in(
         self,
@@ -253,7 +236,8 @@ class MemoryAttention(nn.Module):
                 after = put_rows(memory.compressed, index, after[0]), put_rows(memory.recent, index, after[1])
             memory = memory._replace(compressed=after[0], recent=after[1], projected=projected)
             if new is not None and self.training:
-                loss = self.compression.auxiliary_loss(self.split(own_vectors).q, old, new, self, sight)
+                q = own_vectors[:, :, : self.attention.num_heads]
+                loss = self.compression.auxiliary_loss(q, old, new, self, sight)
                 losses += [] if loss is None else [(loss, len(members))]
         return memory._replace(state=self.renewed(memory, full, piece, table)), losses
 

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import Transpose, WeightConverter
 from transformers.generation import GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
@@ -23,7 +25,7 @@ from transformers.utils.output_capturing import capture_outputs
 from ...attention import build_attention
 from ...layers.block import mean_of
 from ...layers.memory import Memory, MemoryLengths, Schedule
-from ...layers.projection import Projection
+from ...layers.projection import NarrowProjection, Projection
 from ...layers.rotary import RotaryTable
 from ..base import EfficientPreTrainedModel
 from .cache import CompressiveMemory
@@ -35,6 +37,14 @@ from .memory_attention import MemoryAttention
 MEMORY_FIELDS = (
     *("hidden_size", "num_attention_heads", "attention", "attention_options", "segment_length", "memory_length"),
     *("compressed_memory_length", "compression_rate", "compression"),
+)
+
+# Checkpoints of before this weight was stored (out, in); those of today pass unchanged.
+NARROW = "mlp.fc2.weight"
+register_checkpoint_conversion_mapping(
+    CompressivePerformerConfig.model_type,
+    [WeightConverter(NARROW, NARROW, [Transpose(check_dims=True)])],
+    overwrite=True,
 )
 
 
@@ -60,7 +70,7 @@ class CompressivePerformerMLP(nn.Module):
         super().__init__()
         self.activation_fn = ACT2FN[config.hidden_act]
         self.fc1 = Projection(config.intermediate_size, config.hidden_size)
-        self.fc2 = Projection(config.hidden_size, config.intermediate_size)
+        self.fc2 = NarrowProjection(config.intermediate_size, config.hidden_size)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return self.fc2(self.activation_fn(self.fc1(hidden_states)))

@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 from compressive_performer_cases import ARMS, CONFIGS, MECHANISMS, TINY, make, text
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from hf_efficient import CompressivePerformerConfig, CompressivePerformerForCausalLM, CompressivePerformerModel
@@ -134,6 +134,18 @@ def test_saved_and_reloaded_it_is_the_same_to_the_bit(fields, tmp_path):
         base = AutoModel.from_pretrained(tmp_path)
         assert type(base) is CompressivePerformerModel
         assert torch.equal(base(ids).last_hidden_state, model.model(ids).last_hidden_state)
+
+
+def test_checkpoints_with_fc2_stored_the_other_way_round_still_load(tmp_path):
+    model, ids = make(torch.float32), text(2, 30)
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    turned = [name for name in weights if name.endswith("mlp.fc2.weight")]
+    assert len(turned) == model.config.num_hidden_layers
+    weights.update({name: weights[name].T.contiguous() for name in turned})
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with torch.no_grad():
+        assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits, model(ids).logits)
 
 
 def test_tied_weights_stay_tied(tmp_path):

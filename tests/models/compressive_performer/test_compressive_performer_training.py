@@ -29,7 +29,7 @@ def entropy(tokens):
 
 @pytest.mark.parametrize("file", YAMLS, ids=lambda file: file.stem)
 def test_every_system_learns_more_than_letter_frequencies(file):
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     fields = yaml.safe_load(file.read_text())["model"]
     memory = {"memory_length": 32 * bool(fields["memory_length"])}
     memory["compressed_memory_length"] = 16 * bool(fields["compressed_memory_length"])
