@@ -132,27 +132,29 @@ def kernel_step_stacked(
         return kernel_attention(
             *qk, v, feature_map, causal=True, state=state, normalise=normalise, eps=eps, chunk_size=1
         )
-    phi = feature_map(qk.reshape(-1, qk.shape[-1]).to(S.dtype))  # (2G, F), G = B·H
-    groups = S.view(-1, *S.shape[2:])  # (G, F, Dv + 1)
-    phi_q, phi_k = phi[: len(groups)], phi[len(groups) :]
+    groups, dtype = S.view(-1, *S.shape[2:]), v.dtype  # (G, F, Dv + 1), G = B·H
+    values = v.reshape(len(groups), 1, -1)
+    if dtype != S.dtype:
+        qk, values = qk.to(S.dtype), values.to(S.dtype)
+    phi = feature_map(qk.reshape(-1, qk.shape[-1]))
+    phi_q, phi_k = phi.chunk(2)  # (G, F)
     if c is not None:
         phi_q, phi_k = _stabilise(phi_q, phi_k, S, c, feature_map.floor, normalise)
     elif feature_map.stabilised:
         phi.exp_().add_(feature_map.floor)
         if normalise:  # a factor per query cancels in the ratio; this one keeps it in range
             phi_q.div_(phi_q.amax(-1, keepdim=True))
-    values = v.reshape(-1, 1, v.shape[-1]).to(S.dtype)
     if normalise:
         values = torch.cat([values, values.new_ones(len(groups), 1, 1)], -1)
     groups.addcmul_(phi_k.unsqueeze(-1), values)
-    readout = torch.bmm(phi_q.unsqueeze(1), groups)  # (G, 1, Dv + 1)
+    output = torch.bmm(phi_q.unsqueeze(1), groups)  # (G, 1, Dv + 1)
     if normalise:
-        denominator = readout[..., -1:]
+        output, denominator = output.split([v.shape[-1], 1], -1)
         if eps or not feature_map.floor:
             denominator = denominator + eps
             denominator.masked_fill_(denominator == 0, math.inf)
-        readout = readout[..., :-1] / denominator
-    return readout.view(*S.shape[:2], 1, v.shape[-1]).to(v.dtype), state
+        output = output / denominator
+    return output.view(v.shape).to(dtype), state
 
 
 def _stabilise(

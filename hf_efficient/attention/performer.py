@@ -47,6 +47,7 @@ class _RandomFeatures(FeatureMap):
         self.half = 0.0 if relu else -(scale**2) / 2
         last = projection.new_full((1, projection.shape[0]), self.half)
         self.matrices = {torch.float64: torch.cat([projection.T * scale, last])}  # (D + 1, m)
+        self.linear_parts: dict[torch.dtype, Tensor] = {}
         self.stabilised, self.floor, self.relu = not relu, 0.0 if relu else epsilon, relu
 
     def is_of(self, projection: Tensor) -> bool:
@@ -66,10 +67,12 @@ class _RandomFeatures(FeatureMap):
         return self.projection.shape[0]
 
     def __call__(self, x: Tensor) -> Tensor:
-        product = x @ self.matrix(x.dtype)[:-1]
+        if x.dtype not in self.linear_parts:
+            self.linear_parts[x.dtype] = self.matrix(x.dtype)[:-1]
+        product = x @ self.linear_parts[x.dtype]
         if self.relu:
             return product.relu() + RELU_FLOOR
-        return product.add((x * x).sum(-1, keepdim=True), alpha=self.half)
+        return product.add_((x * x).sum(-1, keepdim=True), alpha=self.half)
 
     def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
         extended = torch.cat([x, x.square().sum(-1, keepdim=True)], -1).flatten(0, -2)

@@ -3,7 +3,11 @@
 from torch import nn
 
 
+def is_hooked(layer: nn.Module) -> bool:
+    """Whether calling a layer is more than its class's `forward`."""
+    return bool(layer._forward_pre_hooks or layer._forward_hooks or "forward" in vars(layer))
+
+
 def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a layer is its weight and bias and nothing else: no adapter around it, no hooks, nothing offloaded."""
-    hooked = layer._forward_pre_hooks or layer._forward_hooks or "forward" in vars(layer)
-    return type(layer) is kind and not hooked
+    return type(layer) is kind and not is_hooked(layer)

@@ -5,14 +5,12 @@ Memory is read fastest in long rows, and by both cores. So a map to more channel
 product to a single core.
 """
 
+from collections.abc import Callable
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
-
-
-def in_halves(x: Tensor, features: int) -> bool:
-    """Whether x is one token, and the halves of so many features worth a batch of two."""
-    return x.numel() == x.shape[-1] and not features % 2 and x.is_cpu and not torch.compiler.is_compiling()
 
 
 class Projection(Conv1D):
@@ -23,20 +21,57 @@ class Projection(Conv1D):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        if not in_halves(x, self.nx):
+        if x.numel() != self.nx or not in_halves(self.weight, self.nx):
             return super().forward(x)
-        halves = torch.bmm(x.reshape(2, 1, -1), self.weight.view(2, -1, self.nf))  # (2, 1, out)
-        return halves.sum(0).add_(self.bias).view(*x.shape[:-1], self.nf)
+        return by_inputs(x, self.weight.view(2, -1, self.nf), self.bias).view(*x.shape[:-1], self.nf)
+
+    def at_hand(self) -> Callable[[Tensor], Tensor]:
+        """The same for (B, in), without gradients, its weight fetched and cut once: for steps of decoding."""
+        weight, bias = self.weight.detach(), self.bias.detach()
+        halves = weight.view(2, -1, self.nf) if in_halves(weight, self.nx) else None
+
+        def product(x: Tensor) -> Tensor:
+            return torch.addmm(bias, x, weight) if len(x) > 1 or halves is None else by_inputs(x, halves, bias)
+
+        return product
 
 
 class NarrowProjection(nn.Linear):
     """y = W x + b, with W stored (out, in) as `nn.Linear`'s, which it is."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if not in_halves(x, self.out_features) or type(self.weight) is not nn.Parameter:  # quantised, sharded
+        known = type(self.weight) is nn.Parameter  # neither quantised nor sharded
+        if x.numel() != self.in_features or not known or not in_halves(self.weight, self.out_features):
             return super().forward(x)
-        weight, bias = self.weight.view(2, -1, self.in_features), self.bias.view(2, 1, -1)
-        return torch.baddbmm(bias, x.reshape(1, 1, -1).expand(2, 1, -1), weight.mT).view(*x.shape[:-1], -1)
+        halves = self.weight.view(2, -1, self.in_features).mT
+        return by_outputs(x, halves, self.bias.view(2, 1, -1)).view(*x.shape[:-1], self.out_features)
+
+    def at_hand(self) -> Callable[[Tensor], Tensor]:
+        """As `Projection.at_hand`."""
+        weight, bias = self.weight.detach(), self.bias.detach()
+        if not in_halves(weight, self.out_features):
+            return lambda x: F.linear(x, weight, bias)
+        halves, biases = weight.view(2, -1, self.in_features).mT, bias.view(2, 1, -1)
+
+        def product(x: Tensor) -> Tensor:
+            return F.linear(x, weight, bias) if len(x) > 1 else by_outputs(x, halves, biases)
+
+        return product
+
+
+def in_halves(weight: Tensor, features: int) -> bool:
+    """Whether one token's product is made of two halves of so many features."""
+    return not features % 2 and weight.is_cpu and not torch.compiler.is_compiling()
+
+
+def by_inputs(x: Tensor, halves: Tensor, bias: Tensor) -> Tensor:
+    """One token times (2, in/2, out): (1, out)"""
+    return torch.bmm(x.reshape(2, 1, -1), halves).sum(0).add_(bias)
+
+
+def by_outputs(x: Tensor, halves: Tensor, bias: Tensor) -> Tensor:
+    """One token times (2, in, out/2): (1, out)"""
+    return torch.baddbmm(bias, x.reshape(1, 1, -1).expand(2, 1, -1), halves).view(1, -1)
 
 
 def use_linear_layers(model: nn.Module) -> nn.Module:

@@ -30,9 +30,12 @@ class CompressiveMemoryLayer(CacheLayerMixin):
         self, memory: Memory, seen: list[int], columns: int, made_for: dict, weights: tuple | None = None
     ) -> None:
         """After a call of so many columns."""
-        self.memory, self.seen, self.made_for, self.is_initialized = memory, seen, made_for, True
-        self.weights = weights
-        self.columns += columns
+        self.memory, self.made_for, self.weights, self.is_initialized = memory, made_for, weights, True
+        self.count(seen, columns)
+
+    def count(self, seen: list[int], columns: int) -> None:
+        """What each row has seen after so many more columns."""
+        self.seen, self.columns = seen, self.columns + columns
 
     def seen_with(self, weights: tuple) -> Memory:
         """The memory; what other weights made of it is left out, to be made anew."""

@@ -31,6 +31,7 @@ from ..base import EfficientPreTrainedModel
 from .cache import CompressiveMemory
 from .compression import COMPRESSIONS
 from .configuration_compressive_performer import CompressivePerformerConfig
+from .decoding import decoder_of, forget
 from .memory_attention import MemoryAttention
 
 # What a memory's contents depend on, beside the weights.
@@ -186,21 +187,32 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
                 kept.reset(reset)
         seen = cache.layers[0].seen or [0] * batch
         schedule = Schedule(seen, length, self.lengths.segment, self.real_tokens(attention_mask, batch, length))
-        by_segment = schedule.aligned and not (self.training or torch.is_grad_enabled() or self.shows_layers(kwargs))
-        if not by_segment or len(schedule.pieces) == 1:
+        if schedule.aligned and not (self.training or torch.is_grad_enabled() or self.shows_layers(kwargs)):
+            hidden_states, auxiliary_loss = self.read(hidden_states, cache, schedule, last_tokens), None
+        else:
             hidden_states, auxiliary_loss = self.run_layers(hidden_states, cache, schedule)
-        else:  # a segment's activations stay in cache, and memory does not grow with the text
-            parts, auxiliary_loss = [], None
-            for part, piece in zip(schedule.apart(), schedule.pieces, strict=True):
-                wanted = not last_tokens or piece.columns.stop > length - last_tokens
-                parts += self.run_layers(hidden_states[:, piece.columns], cache, part, wanted)[:wanted]
-            hidden_states = torch.cat(parts, 1)
         return CompressivePerformerOutput(
             last_hidden_state=self.norm(hidden_states),
             past_key_values=cache if use_cache or past_key_values is not None else None,
             auxiliary_loss=auxiliary_loss,
             memory=cache,
         )
+
+    def read(self, hidden_states: Tensor, cache: Cache, schedule: Schedule, last_tokens: int | None) -> Tensor:
+        """`run_layers` without gradients, for rows at the same place in their segments; at least the last tokens'
+        outputs are returned. A segment's activations stay in cache, and memory does not grow with the text."""
+        outside = torch.is_autocast_enabled(hidden_states.device.type) or torch.compiler.is_compiling()
+        if schedule.is_step and not outside and (decoder := decoder_of(self)) is not None:
+            attention = self.layers[0].memory_attention
+            table = attention.positions.on(hidden_states.device, hidden_states.dtype)
+            decoded = decoder(hidden_states, cache, schedule, attention.rotation_of(schedule, table))
+            if decoded is not None:
+                return decoded
+        parts, length = [], hidden_states.shape[1]
+        for part, piece in zip(schedule.apart(), schedule.pieces, strict=True):
+            wanted = not last_tokens or piece.columns.stop > length - last_tokens
+            parts += self.run_layers(hidden_states[:, piece.columns], cache, part, wanted)[:wanted]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def run_layers(
         self, hidden_states: Tensor, cache: Cache, schedule: Schedule, wanted: bool = True
@@ -217,6 +229,10 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
                 after = layer.skim(hidden_states, before, schedule)
             kept.store(after, schedule.after, length, self.made_for, weights)
         return hidden_states, mean_of(losses)
+
+    def _apply(self, fn, recurse=True):
+        forget(self)  # weights that are about to be replaced
+        return super()._apply(fn, recurse)
 
     def shows_layers(self, kwargs: dict) -> bool:
         """Whether every layer's hidden states are asked for."""

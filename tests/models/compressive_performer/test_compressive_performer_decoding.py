@@ -1,0 +1,189 @@
+"""Decoding with the weights at hand is decoding through the layers' modules, whatever becomes of the weights."""
+
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+from compressive_performer_cases import ARMS, MECHANISMS, make, text
+from torch import nn
+from torch.testing import assert_close
+
+from hf_efficient.models.compressive_performer import decoding
+from hf_efficient.models.compressive_performer.decoding import decoder_of
+
+EVERY = {**ARMS, **MECHANISMS}
+CLOSE = {"atol": 1e-9, "rtol": 1e-9}
+PROMPT, LENGTH = 19, 45
+
+
+@torch.no_grad()
+def decode(model, ids, start=PROMPT):
+    """Logits of a prompt's last token and of all that follow, one by one."""
+    outputs = model(ids[:, :start], use_cache=True)
+    logits = [outputs.logits[:, -1]]
+    for i in range(start, ids.shape[1]):
+        outputs = model(ids[:, i : i + 1], past_key_values=outputs.past_key_values, use_cache=True)
+        logits.append(outputs.logits[:, -1])
+    return torch.stack(logits, 1)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """How often a layer's step was taken with weights at hand."""
+    taken, real = [], decoding.LayerStep.__call__
+
+    def counted(self, *inputs):
+        taken.append(self)
+        return real(self, *inputs)
+
+    monkeypatch.setattr(decoding.LayerStep, "__call__", counted)
+    return taken
+
+
+def observed(model):
+    """A copy whose layers have to be called as modules."""
+    model = copy.deepcopy(model)
+    for layer in model.model.layers:
+        layer.mlp.register_forward_hook(lambda *_: None)
+    return model
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("fields", EVERY.values(), ids=EVERY)
+def test_it_is_what_the_modules_compute(fields, rows, steps):
+    model, ids = make(**fields), text(rows, LENGTH)
+    expected = decode(observed(model), ids)
+    assert not steps
+    assert_close(decode(model, ids), expected, **CLOSE)
+    attention = model.model.layers[0].memory_attention
+    assert bool(steps) == (attention.attention.key_width == attention.width)
+
+
+def changed_in_place(model):
+    model.model.layers[0].mlp.fc2.weight.mul_(2)
+
+
+def replaced(model):
+    layer = model.model.layers[0].memory_attention
+    layer.o_proj.weight = nn.Parameter(2 * layer.o_proj.weight)
+
+
+def assigned(model):
+    weights = {name: 2 * x if "fc1" in name else x.clone() for name, x in model.state_dict().items()}
+    model.load_state_dict(weights, assign=True)
+    model.tie_weights()
+
+
+def moved(model):
+    for layer in model.model.layers:
+        layer.layernorm_after.weight.data = 2 * layer.layernorm_after.weight.data
+
+
+def another_module(model):
+    model.model.layers[0].mlp = copy.deepcopy(model.model.layers[1].mlp)
+
+
+def another_layer(model):
+    model.model.layers[0] = copy.deepcopy(model.model.layers[1])
+
+
+def cast_and_back(model):
+    model.bfloat16().double()
+
+
+def wrapped(model):
+    """As adapters do it: another class, which calls the old one."""
+
+    class Doubled(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return 2 * self.layer(x)
+
+    mlp = model.model.layers[0].mlp
+    mlp.fc1 = Doubled(mlp.fc1)
+
+
+def hooked(model):
+    model.model.layers[1].layernorm_before.register_forward_hook(lambda module, args, output: 2 * output)
+
+
+def forward_replaced(model):
+    """As accelerate's offloading does it."""
+    layer = model.model.layers[1].mlp
+    old = layer.forward
+    layer.forward = lambda x: 2 * old(x)
+
+
+CHANGES = [
+    *(changed_in_place, replaced, assigned, moved, another_module, another_layer, cast_and_back),
+    *(wrapped, hooked, forward_replaced),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_weights_at_hand_are_never_stale(change, steps):
+    model, ids = make(), text(1, LENGTH)
+    before = decode(model, ids)
+    assert steps
+    with torch.no_grad():
+        change(model)
+    after = decode(model, ids)
+    assert (after - before).abs().max() > 1e-4
+    assert_close(after, decode(observed(model), ids), **CLOSE)
+
+
+def test_a_hook_sees_every_token():
+    model, ids, seen = make(), text(1, LENGTH), []
+    decode(model, ids)
+    model.model.layers[0].memory_attention.register_forward_hook(lambda module, args, output: seen.append(1))
+    decode(model, ids)
+    assert len(seen) >= LENGTH - PROMPT
+
+
+def test_hidden_states_are_shown(steps):
+    model, ids = make(), text(1, 12)
+    with torch.no_grad():
+        cache = model(ids[:, :-1], use_cache=True).past_key_values
+        assert len(model(ids[:, -1:], past_key_values=cache, output_hidden_states=True).hidden_states) == 3
+    assert not steps
+
+
+def test_old_weights_and_models_are_let_go():
+    model, ids = make(), text(1, LENGTH)
+    decode(model, ids)
+    decoder = weakref.ref(decoder_of(model.model))
+    model.float()
+    gc.collect()
+    assert decoder() is None
+    decode(model, ids)
+    gone = weakref.ref(model.model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_copy_decodes_with_its_own_weights():
+    model, ids = make(), text(1, LENGTH)
+    expected = decode(model, ids)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.model.layers[0].mlp.fc1.weight.zero_()
+    assert (decode(other, ids) - expected).abs().max() > 1e-4
+    assert_close(decode(model, ids), expected, **CLOSE)
+
+
+def test_in_inference_mode_and_under_autocast(steps):
+    model, ids = make(torch.float32), text(1, LENGTH)
+    expected = decode(model, ids)
+    taken = len(steps)
+    with torch.inference_mode():
+        assert_close(decode(model, ids), expected)
+    assert len(steps) == 2 * taken
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(decode(model, ids).float(), expected, atol=0.1, rtol=0.1)
+    assert len(steps) == 2 * taken
