@@ -17,7 +17,7 @@ from hf_efficient import CompressivePerformerConfig, CompressivePerformerForCaus
 
 VOCABULARY, WIDTH, DEPTH, HEADS, SEGMENT, FEATURES = 256, 512, 6, 8, 768, 256
 DECODE_FLOORS = {512: 1.3, 4096: 2.5, 8192: 4.5}
-FEW, MANY, NEW_TOKENS, PREFILL = 128, 20_000, 32, 8192
+FEW, MANY, NEW_TOKENS, PREFILL = 128, 20_000, 128, 8192
 WARM_STEPS = 4  # until recent and compressed memory are in use
 
 
@@ -91,9 +91,12 @@ def decoding(rounds: int, progress: Progress) -> Iterator[Figure]:
 
 
 def compare(pair: tuple[Decoder, Decoder], rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds per token of both, taken in turns; the first round warms up."""
-    taken = [[decoder.seconds() for decoder in pair] for _ in range(rounds + 1)][1:]
-    return tuple(map(list, zip(*taken, strict=True)))
+    """Seconds per token of both, taken in turns, each beginning every other round; the first round warms up."""
+    taken = ([], [])
+    for i in range(rounds + 1):
+        for which in (0, 1) if i % 2 else (1, 0):
+            taken[which].append(pair[which].seconds())
+    return taken[0][1:], taken[1][1:]
 
 
 class TrainingStep:
