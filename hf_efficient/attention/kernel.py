@@ -30,8 +30,9 @@ NO_KEY = -1e30
 SAFE_RANGE = 60.0
 
 
-# Up to so many features per channel are kept for the backward pass: cheaper to read than to make again.
-KEPT_FEATURES = 4
+# Up to so many features per channel are kept for the backward pass: cheaper to read than to make again. Fewer of keys
+# that are only looked at, as a memory's: they are many, and half the work.
+KEPT_FEATURES, KEPT_FEATURES_BIDIRECTIONAL = 4, 2
 
 # torch.compile can't trace writes into scratch memory: the engine runs as it is, between compiled parts.
 _run = torch.compiler.disable(StreamedKernelAttention.apply)
@@ -75,7 +76,7 @@ def kernel_attention(
         chunk_size or max(block_size, min(1024, TILE // (heads * max(features, v.shape[-1])))), max(length, q.shape[2])
     )
     block_size = min(block_size, chunk_size) if causal else 1
-    few = features <= KEPT_FEATURES * head_dim
+    few = features <= head_dim * (KEPT_FEATURES if causal else KEPT_FEATURES_BIDIRECTIONAL)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S))
     plan = Plan(
         feature_map=feature_map,

@@ -5,7 +5,8 @@ from torch import nn
 
 def is_hooked(layer: nn.Module) -> bool:
     """Whether calling a layer is more than its class's `forward`."""
-    return bool(layer._forward_pre_hooks or layer._forward_hooks or "forward" in vars(layer))
+    own = layer.__dict__
+    return bool(own["_forward_pre_hooks"] or own["_forward_hooks"] or "forward" in own)
 
 
 def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:

@@ -28,10 +28,12 @@ class Projection(Conv1D):
     def at_hand(self) -> Callable[[Tensor], Tensor]:
         """The same for (B, in), without gradients, its weight fetched and cut once: for steps of decoding."""
         weight, bias = self.weight.detach(), self.bias.detach()
-        halves = weight.view(2, -1, self.nf) if in_halves(weight, self.nx) else None
+        if not in_halves(weight, self.nx):
+            return lambda x: torch.addmm(bias, x, weight)
+        halves = weight.view(2, -1, self.nf)
 
         def product(x: Tensor) -> Tensor:
-            return torch.addmm(bias, x, weight) if len(x) > 1 or halves is None else by_inputs(x, halves, bias)
+            return torch.addmm(bias, x, weight) if len(x) > 1 else by_inputs(x, halves, bias)
 
         return product
 

@@ -59,22 +59,18 @@ class Decoder:
 
     def __init__(self, layers: nn.ModuleList):
         self.steps = [LayerStep(layer) for layer in layers]
-        self.modules = [(up, name, module) for up in layers.modules() for name, module in up._modules.items()]
+        modules = list(layers.modules())
+        self.modules = [(up._modules, name, module) for up in modules for name, module in up._modules.items()]
         self.parameters = [
-            (module, name, parameter, parameter.data_ptr())
-            for module in layers.modules()
-            for name, parameter in module._parameters.items()
+            (up._parameters, name, p.data_ptr()) for up in modules for name, p in up._parameters.items()
         ]
 
     def is_current(self) -> bool:
         """Whether the layers still consist of what is at hand."""
-        for up, name, module in self.modules:
-            if up._modules[name] is not module or is_hooked(module):
+        for group, name, module in self.modules:
+            if group[name] is not module or is_hooked(module):
                 return False
-        for module, name, parameter, pointer in self.parameters:
-            if module._parameters[name] is not parameter or parameter.data_ptr() != pointer:
-                return False
-        return True
+        return all(group[name].data_ptr() == pointer for group, name, pointer in self.parameters)
 
     def __call__(self, hidden_states: Tensor, cache: Cache, schedule: Schedule, rotation: Tensor) -> Tensor | None:
         """(B, 1, d) -> (B, 1, d), remembered; None, and nothing done, if a layer's state has to be made first."""
