@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
+from ...attention.base import State
 from ...attention.plain import is_hooked, is_plain
 from ...layers.memory import Memory, Schedule
 from ...layers.projection import NarrowProjection, Projection
@@ -59,18 +60,21 @@ class Decoder:
 
     def __init__(self, layers: nn.ModuleList):
         self.steps = [LayerStep(layer) for layer in layers]
+        self.recurrent = all(layer.memory_attention.attention.supports_recurrent for layer in layers)
         modules = list(layers.modules())
         self.modules = [(up._modules, name, module) for up in modules for name, module in up._modules.items()]
-        self.parameters = [
-            (up._parameters, name, p.data_ptr()) for up in modules for name, p in up._parameters.items()
-        ]
+        named = ((up._parameters, name, p) for up in modules for name, p in up._parameters.items())
+        self.parameters = [(group, name, p.data_ptr()) for group, name, p in named if p is not None]
 
     def is_current(self) -> bool:
         """Whether the layers still consist of what is at hand."""
         for group, name, module in self.modules:
-            if group[name] is not module or is_hooked(module):
+            if group.get(name) is not module or is_hooked(module):
                 return False
-        return all(group[name].data_ptr() == pointer for group, name, pointer in self.parameters)
+        for group, name, pointer in self.parameters:
+            if (parameter := group.get(name)) is None or parameter.data_ptr() != pointer:
+                return False
+        return True
 
     def __call__(self, hidden_states: Tensor, cache: Cache, schedule: Schedule, rotation: Tensor) -> Tensor | None:
         """(B, 1, d) -> (B, 1, d), remembered; None, and nothing done, if a layer's state has to be made first."""
@@ -79,10 +83,20 @@ class Decoder:
             if kept.memory is None or kept.memory.state is None or kept.weights != mark:
                 return None
         place, token = schedule.positions.start, hidden_states.squeeze(1)
-        for step, kept in zip(self.steps, cache.layers, strict=True):
-            token = step(token, kept.memory, place, rotation)
-            kept.count(schedule.after, 1)
-        return token.unsqueeze(1)
+        with torch.inference_mode() if self.recurrent else torch.no_grad():
+            for step, kept in zip(self.steps, cache.layers, strict=True):
+                token = step(token, kept.memory, place, rotation)
+                kept.count(schedule.after, 1)
+        for kept in cache.layers if self.recurrent else ():
+            make_ordinary(kept.memory.state)
+        return token.unsqueeze(1).clone()
+
+
+def make_ordinary(state: State) -> None:
+    """Replaces what was made in inference mode, and autograd would refuse later on: what was not updated in place."""
+    for name, x in state.items():
+        if x.is_inference():
+            state[name] = x.clone()
 
 
 _decoders: WeakKeyDictionary[nn.Module, Decoder] = WeakKeyDictionary()

@@ -61,6 +61,29 @@ def test_it_is_what_the_modules_compute(fields, rows, steps):
     assert bool(steps) == (attention.attention.key_width == attention.width)
 
 
+@pytest.mark.parametrize("fields", EVERY.values(), ids=EVERY)
+def test_gradients_of_what_follows_on_decoded_tokens(fields):
+    """What a step leaves behind are tensors that autograd takes."""
+    model, ids = make(**fields), text(2, LENGTH)
+    prompt, rest = ids[:, : PROMPT + 3], ids[:, PROMPT + 3 :]
+
+    def gradients():
+        with torch.no_grad():
+            outputs = model(prompt[:, :PROMPT], use_cache=True)
+            for i in range(PROMPT, PROMPT + 3):
+                outputs = model(prompt[:, i : i + 1], past_key_values=outputs.past_key_values, use_cache=True)
+            outputs.logits.mul_(2)
+        for training in (False, True):
+            model.train(training).zero_grad()
+            model(rest, labels=rest, memory=outputs.past_key_values).lm_loss.backward()
+            yield [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        model.eval()
+
+    found = list(gradients())
+    model.model.layers[0].mlp.register_forward_hook(lambda *_: None)  # now through the modules
+    assert_close(found, list(gradients()), **CLOSE)
+
+
 def changed_in_place(model):
     for parameter in model.parameters():
         parameter.mul_(1.2)
@@ -109,6 +132,16 @@ def wrapped(model):
     mlp.fc1 = Doubled(mlp.fc1)
 
 
+def parametrised(model):
+    """Its weight becomes a property that is computed."""
+
+    class Doubled(nn.Module):
+        def forward(self, x):
+            return 2 * x
+
+    nn.utils.parametrize.register_parametrization(model.model.layers[1].mlp.fc1, "weight", Doubled())
+
+
 def hooked(model):
     model.model.layers[1].layernorm_before.register_forward_hook(lambda module, args, output: 2 * output)
 
@@ -122,7 +155,7 @@ def forward_replaced(model):
 
 CHANGES = [
     *(changed_in_place, replaced, assigned, moved, another_module, another_layer, cast_and_back),
-    *(wrapped, hooked, forward_replaced),
+    *(wrapped, parametrised, hooked, forward_replaced),
 ]
 
 
