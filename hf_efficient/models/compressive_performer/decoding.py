@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as every_module
 from transformers.cache_utils import Cache
 
 from ...attention.base import State
@@ -104,6 +105,8 @@ _decoders: WeakKeyDictionary[nn.Module, Decoder] = WeakKeyDictionary()
 
 def decoder_of(model: nn.Module) -> Decoder | None:
     """The weights of `model.layers` at hand; None if they can't be."""
+    if every_module._global_forward_hooks or every_module._global_forward_pre_hooks:
+        return None
     decoder = _decoders.get(model)
     if decoder is None or not decoder.is_current():
         forget(model)

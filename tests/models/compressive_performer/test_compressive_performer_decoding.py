@@ -179,6 +179,16 @@ def test_a_hook_sees_every_token():
     assert len(seen) >= LENGTH - PROMPT
 
 
+def test_a_hook_on_all_modules_sees_them(steps):
+    model, ids, seen = make(), text(1, LENGTH), set()
+    hook = nn.modules.module.register_module_forward_hook(lambda module, args, output: seen.add(module))
+    decode(model, ids)
+    hook.remove()
+    assert model.model.layers[1].mlp.fc2 in seen and not steps
+    decode(model, ids)
+    assert steps
+
+
 def test_hidden_states_are_shown(steps):
     model, ids = make(), text(1, 12)
     with torch.no_grad():
