@@ -26,13 +26,9 @@ from torch import Tensor
 from .base import check_choice, check_positive, register_attention
 from .feature_map import FeatureMap
 from .kernel import NO_KEY, KernelAttention, safe_chunk_size
+from .plain import version_of
 
 RELU_FLOOR = 1e-3
-
-
-def _version(x: Tensor) -> int | None:
-    """Counts what has been written to a tensor."""
-    return None if x.is_inference() else x._version
 
 
 class _RandomFeatures(FeatureMap):
@@ -42,7 +38,7 @@ class _RandomFeatures(FeatureMap):
     """
 
     def __init__(self, projection: Tensor, epsilon: float, relu: bool):
-        self.projection, self.version = projection, _version(projection)
+        self.projection, self.version = projection, version_of(projection)
         scale, projection = projection.shape[1] ** -0.25, projection.double()
         self.half = 0.0 if relu else -(scale**2) / 2
         last = projection.new_full((1, projection.shape[0]), self.half)
@@ -51,7 +47,7 @@ class _RandomFeatures(FeatureMap):
         self.stabilised, self.floor, self.relu = not relu, 0.0 if relu else epsilon, relu
 
     def is_of(self, projection: Tensor) -> bool:
-        return self.projection is projection and self.version == _version(projection)
+        return self.projection is projection and self.version == version_of(projection)
 
     @functools.cached_property
     def peak(self) -> float:

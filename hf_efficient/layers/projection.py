@@ -20,20 +20,17 @@ class Projection(Conv1D):
         out_features, in_features: in this order, as `Conv1D` has them.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.numel() != self.nx or not in_halves(self.weight, self.nx):
-            return super().forward(x)
-        return by_inputs(x, self.weight.view(2, -1, self.nf), self.bias).view(*x.shape[:-1], self.nf)
-
     def at_hand(self) -> Callable[[Tensor], Tensor]:
         """The same for (B, in), without gradients, its weight fetched and cut once: for steps of decoding."""
         weight, bias = self.weight.detach(), self.bias.detach()
-        if not in_halves(weight, self.nx):
+        if self.nx % 2 or not weight.is_cpu:
             return lambda x: torch.addmm(bias, x, weight)
         halves = weight.view(2, -1, self.nf)
 
         def product(x: Tensor) -> Tensor:
-            return torch.addmm(bias, x, weight) if len(x) > 1 else by_inputs(x, halves, bias)
+            if len(x) > 1:
+                return torch.addmm(bias, x, weight)
+            return torch.bmm(x.view(2, 1, -1), halves).sum(0).add_(bias)
 
         return product
 
@@ -41,39 +38,19 @@ class Projection(Conv1D):
 class NarrowProjection(nn.Linear):
     """y = W x + b, with W stored (out, in) as `nn.Linear`'s, which it is."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        known = type(self.weight) is nn.Parameter  # neither quantised nor sharded
-        if x.numel() != self.in_features or not known or not in_halves(self.weight, self.out_features):
-            return super().forward(x)
-        halves = self.weight.view(2, -1, self.in_features).mT
-        return by_outputs(x, halves, self.bias.view(2, 1, -1)).view(*x.shape[:-1], self.out_features)
-
     def at_hand(self) -> Callable[[Tensor], Tensor]:
         """As `Projection.at_hand`."""
         weight, bias = self.weight.detach(), self.bias.detach()
-        if not in_halves(weight, self.out_features):
+        if self.out_features % 2 or not weight.is_cpu:
             return lambda x: F.linear(x, weight, bias)
         halves, biases = weight.view(2, -1, self.in_features).mT, bias.view(2, 1, -1)
 
         def product(x: Tensor) -> Tensor:
-            return F.linear(x, weight, bias) if len(x) > 1 else by_outputs(x, halves, biases)
+            if len(x) > 1:
+                return F.linear(x, weight, bias)
+            return torch.baddbmm(biases, x.expand(2, 1, -1), halves).view(1, -1)
 
         return product
-
-
-def in_halves(weight: Tensor, features: int) -> bool:
-    """Whether one token's product is made of two halves of so many features."""
-    return not features % 2 and weight.is_cpu and not torch.compiler.is_compiling()
-
-
-def by_inputs(x: Tensor, halves: Tensor, bias: Tensor) -> Tensor:
-    """One token times (2, in/2, out): (1, out)"""
-    return torch.bmm(x.reshape(2, 1, -1), halves).sum(0).add_(bias)
-
-
-def by_outputs(x: Tensor, halves: Tensor, bias: Tensor) -> Tensor:
-    """One token times (2, in, out/2): (1, out)"""
-    return torch.baddbmm(bias, x.reshape(1, 1, -1).expand(2, 1, -1), halves).view(1, -1)
 
 
 def use_linear_layers(model: nn.Module) -> nn.Module:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...attention.base import Attention, State
-from ...attention.plain import is_plain
+from ...attention.plain import is_plain, version_of
 from ...layers.memory import (
     Memory,
     MemoryLengths,
@@ -26,11 +26,6 @@ from ...layers.memory import (
 from ...layers.projection import Projection
 from ...layers.rotary import RotaryTable, rotate
 from .compression import Compression
-
-
-def version_of(x: Tensor) -> int | None:
-    """Counts the changes in place; tensors made in inference mode have no such count."""
-    return None if x.is_inference() else x._version
 
 
 class MemoryAttention(nn.Module):
@@ -139,16 +134,9 @@ class MemoryAttention(nn.Module):
 
     def step(self, token: Tensor, memory: Memory, schedule: Schedule) -> Tensor:
         """The same for one token (B, 1, d) that leaves every segment open; the memory is updated in place."""
-        attention, heads = self.attention, self.attention.num_heads
         rotation = self.rotation_of(schedule, self.positions.on(token.device, token.dtype))
-        vectors = self.project(token)
-        if attention.key_width == self.width:
-            v = vectors.narrow(2, self.vectors - heads, heads).transpose(1, 2)  # (B, H, 1, D)
-            turned = rotate(vectors.narrow(2, 0, 2 * heads), rotation)  # (B, 1, 2H, D)
-            qk = turned.view(-1, 2, heads, 1, attention.head_dim).transpose(0, 1)
-            output, state = attention.step_stacked(qk, v, memory.state)
-        else:
-            output, state = attention.step(*self.heads_apart(vectors, rotation), memory.state)
+        heads = self.heads_apart(self.project(token), rotation)
+        output, state = self.attention.step(*heads, memory.state)
         if state is not memory.state:
             memory.state.update(state)
         write_segment(memory.segment, token, schedule.pieces[0], schedule, in_place=True)
