@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Attention, State, allowed_keys, zero_masked
-from .feature_map import FeatureMap
+from .feature_map import FeatureMap, exp_
 from .streaming import TILE, Plan, StreamedKernelAttention
 
 # "No key yet" in a running maximum: finite, so that the difference of two of them is 0 and not NaN.
@@ -277,7 +277,7 @@ class KernelAttention(Attention):
         with torch.autocast(q.device.type, enabled=False):
             phi = self.feature_map(q.to(torch.promote_types(q.dtype, torch.float32)))
             if self.feature_map.stabilised:
-                phi = phi.exp_().add_(self.feature_map.floor)
+                phi = exp_(phi).add_(self.feature_map.floor)
                 phi.div_(phi.amax(-1, keepdim=True))
         return phi
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import register_attention
-from .feature_map import FeatureMap
+from .feature_map import FeatureMap, exp_
 from .kernel import KernelAttention
 
 
@@ -19,7 +19,7 @@ class EluFeatures(FeatureMap):
         return x.clamp(max=0).exp() + x.clamp(min=0)
 
     def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
-        torch.clamp(x, max=0, out=out).exp_()
+        exp_(torch.clamp(x, max=0, out=out))
         out.add_(torch.clamp(x, min=0, out=spare))
 
     def vjp(self, x: Tensor, out: Tensor, grad: Tensor, target: Tensor) -> None:

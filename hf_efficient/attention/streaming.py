@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .feature_map import FeatureMap
+from .feature_map import FeatureMap, exp_
 
 # Elements of one scratch buffer: larger ones leave the cache, smaller ones pay more calls per token. Measured best.
 TILE = 2**21
@@ -152,7 +152,7 @@ class _Tile:
             if c is not None:
                 c = torch.maximum(c, mapped.amax(1, keepdim=True)) if top is None else top
                 mapped.sub_(c)
-            slope = mapped.exp_()
+            slope = exp_(mapped)
         phi = mapped
         if floor:
             floor = floor if c is None else torch.exp(math.log(floor) - c)
@@ -179,7 +179,7 @@ class _Tile:
             top = torch.maximum(top, highest + math.log(feature_map.floor))
         if self.plan.normalise:  # a factor per row cancels in the ratio; this one keeps it in range
             phi.sub_(top)
-        slope, column = phi.exp_(), 0.0
+        slope, column = exp_(phi), 0.0
         if feature_map.floor:  # ε e^{c − top}, as the product of a column and a row
             column, out = torch.exp(highest + math.log(feature_map.floor) - top), self.floored("queries", slope)
             if c is None:

@@ -30,6 +30,11 @@ class MemoryLengths(NamedTuple):
         """The most keys that a query can see."""
         return self.compressed + self.recent + self.segment
 
+    @property
+    def reach(self) -> int:
+        """The tokens before a segment that its memory is made of."""
+        return self.recent + self.rate * self.compressed
+
     def open_after(self, seen: int) -> int:
         """Tokens in the open segment of a row that has seen so many."""
         return seen % self.segment
@@ -130,6 +135,17 @@ class Schedule:
     def apart(self) -> list["Schedule"]:
         """A schedule for each piece, as if it were a call of its own; for aligned rows."""
         return [Schedule(piece.seen, piece.real[0], self.segment) for piece in self.pieces]
+
+    def depths(self, layers: int, reach: int, wanted: int) -> list[int]:
+        """How many of so many layers each piece has to pass, if the last columns' outputs and what is remembered after
+        them are all that is wanted: no layer looks back further than `reach` from where a segment begins."""
+        depths, first = [0] * len(self.pieces), self.pieces[-1].columns.stop - wanted
+        for depth in range(layers, 0, -1):
+            needed = [i for i, piece in enumerate(self.pieces) if piece.columns.stop > first]
+            for i in needed:
+                depths[i] = max(depths[i], depth)
+            first = self.pieces[needed[0]].columns.start - reach
+        return depths
 
     def cuts(self, length: int) -> list[int]:
         cuts = {0, length}

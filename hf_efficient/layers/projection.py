@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from .affine import affine
+
 
 class Projection(Conv1D):
     """y = x W + b, with W stored (in, out) as GPT-2's.
@@ -19,6 +21,9 @@ class Projection(Conv1D):
     Args:
         out_features, in_features: in this order, as `Conv1D` has them.
     """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return affine(x, self.weight.mT, self.bias)
 
     def at_hand(self) -> Callable[[Tensor], Tensor]:
         """The same for (B, in), without gradients, its weight fetched and cut once: for steps of decoding."""
@@ -37,6 +42,9 @@ class Projection(Conv1D):
 
 class NarrowProjection(nn.Linear):
     """y = W x + b, with W stored (out, in) as `nn.Linear`'s, which it is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return affine(x, self.weight, self.bias)
 
     def at_hand(self) -> Callable[[Tensor], Tensor]:
         """As `Projection.at_hand`."""

@@ -1,5 +1,7 @@
 """The memory's parts: how much is filled after how many tokens, how calls fall into pieces, what moves where."""
 
+from itertools import chain
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -109,6 +111,29 @@ def test_aligned_rows_take_a_piece_per_segment():
     assert Schedule([3, 8], 22, 5).aligned
     assert not Schedule([3, 7], 22, 5).aligned
     assert Schedule([3, 8], 2, 5).positions == slice(3, 5)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("seen", [0, 5])
+@pytest.mark.parametrize("wanted", [1, 13, 100])
+def test_a_piece_passes_the_layers_whose_output_matters(lengths, seen, wanted):
+    """By following back, token by token, what the last outputs and the memory after them are made of."""
+    layers, columns = 3, 100
+    schedule = Schedule([seen], columns, lengths.segment)
+    total, needed = seen + columns, [0] * columns
+    for column in range(columns - wanted, columns):
+        needed[column] = layers
+    for layer in range(layers, 0, -1):
+        open_ones = [total, *(seen + column for column, depth in enumerate(needed) if depth >= layer)]
+        for token in open_ones:  # sees its own segment, and what is remembered at its beginning
+            compressed, recent, segment = simulate(lengths, token)
+            for source in chain(*compressed, recent, segment):
+                if source >= seen:
+                    needed[source - seen] = max(needed[source - seen], layer - 1)
+    depths = schedule.depths(layers, lengths.reach, wanted)
+    for piece, depth in zip(schedule.pieces, depths, strict=True):
+        assert depth >= max(needed[piece.columns])
+        assert depth <= max(needed[piece.columns.start : min(columns, piece.columns.stop + lengths.segment)])
 
 
 def test_a_step_leaves_every_segment_open():

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ...layers.affine import affine
+
 
 class Compression(nn.Module):
     def __init__(self, hidden_size: int, rate: int):
@@ -63,7 +65,7 @@ class ConvCompression(Compression):
         self.bias.zero_()
 
     def forward(self, old: Tensor) -> Tensor:
-        return F.linear(self.groups(old).flatten(2), self.weight, self.bias)
+        return affine(self.groups(old).flatten(2), self.weight, self.bias)
 
     def auxiliary_loss(self, q, old, new, attention, sight=None):
         view = _View(attention)
@@ -79,8 +81,9 @@ class _View(nn.Module):
         self.attention = attention
 
     def forward(self, q: Tensor, old: Tensor, new: Tensor, sight: Tensor | None) -> tuple[Tensor, Tensor]:
-        sight = self.attention.project_slots(old) if sight is None else sight
-        before, after = self.attention.look_at(q, sight, self.attention.project_slots(new))
+        unseen = (old, new) if sight is None else (new,)
+        sights = [*([] if sight is None else [sight]), *self.attention.project_slots(*unseen)]
+        before, after = self.attention.look_at(q, *sights)
         return after, before
 
 
@@ -105,7 +108,7 @@ class AutoencoderCompression(ConvCompression):
 
     def decode(self, new: Tensor) -> Tensor:
         """(B, n/c, d) -> (B, n, d)"""
-        slots = F.linear(new, self.decoder_weight, self.decoder_bias)
+        slots = affine(new, self.decoder_weight, self.decoder_bias)
         return slots.unflatten(-1, (self.rate, self.hidden_size)).flatten(1, 2)
 
     def auxiliary_loss(self, q, old, new, attention, sight=None):

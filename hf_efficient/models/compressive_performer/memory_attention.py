@@ -5,11 +5,14 @@ them with the present weights, so that W_k and W_v keep learning from what is re
 query: it enters the attention's state before the segment does. Positions are counted from the segment's start.
 """
 
+import functools
+
 import torch
 from torch import Tensor, nn
 
 from ...attention.base import Attention, State
 from ...attention.plain import is_plain, version_of
+from ...layers.affine import affine
 from ...layers.memory import (
     Memory,
     MemoryLengths,
@@ -62,15 +65,16 @@ class MemoryAttention(nn.Module):
         """(B, N, d) -> q, k and v of all heads: (B, N, ·, D)"""
         return self.qkv_proj(tokens).view(*tokens.shape[:2], self.vectors, self.attention.head_dim)
 
-    def project_slots(self, slots: Tensor) -> Tensor:
+    def project_slots(self, *parts: Tensor) -> list[Tensor]:
         """What is made of (B, n, d) that are only looked at: (B, n, keys and values)"""
-        if not slots.shape[1]:  # not every quantised layer takes nothing
-            start = self.attention.num_heads if self.attention.key_width else 0
-            return slots.new_zeros(*slots.shape[:2], (self.vectors - start) * self.attention.head_dim)
-        if not self.attention.key_width or not is_plain(self.qkv_proj, Projection):
-            return self.as_slots(self.project(slots.contiguous()))
-        weight, bias = self.qkv_proj.weight[:, self.width :], self.qkv_proj.bias[self.width :]
-        return torch.addmm(bias, slots.flatten(0, 1), weight).unflatten(0, slots.shape[:2])
+        project = lambda slots: self.as_slots(self.project(slots.contiguous()))  # noqa: E731
+        if self.attention.key_width and is_plain(self.qkv_proj, Projection) and any(x.shape[1] for x in parts):
+            weight = self.qkv_proj.weight[:, self.width :].contiguous().mT
+            project = functools.partial(affine, weight=weight, bias=self.qkv_proj.bias[self.width :])
+        start = self.attention.num_heads if self.attention.key_width else 0
+        width = (self.vectors - start) * self.attention.head_dim
+        # not every quantised layer takes nothing
+        return [project(x) if x.shape[1] else x.new_zeros(*x.shape[:2], width) for x in parts]
 
     def as_slots(self, vectors: Tensor) -> Tensor:
         """The same of tokens that are projected already"""
@@ -157,9 +161,9 @@ class MemoryAttention(nn.Module):
         compressed, recent, opened = (max(column) for column in zip(*counts, strict=True))
         slots = last(memory.compressed, compressed), last(memory.recent, recent), memory.segment[:, :opened]
         known = (*(memory.projected or (None, None)), None)
+        made = iter(self.project_slots(*(slot for slot, seen in zip(slots, known, strict=True) if seen is None)))
         parts = [
-            self.project_slots(slot) if seen is None else last(seen, slot.shape[1])
-            for slot, seen in zip(slots, known, strict=True)
+            next(made) if seen is None else last(seen, slot.shape[1]) for slot, seen in zip(slots, known, strict=True)
         ]
         wide = torch.promote_types(parts[0].dtype, torch.float32)
         state = self.attention.initial_state(len(counts), parts[0].device, wide)
@@ -244,11 +248,11 @@ class MemoryAttention(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """What was made of the slots that leave the recent memory when a segment joins it, and, to keep, of those
         that are then remembered. As long as the weights stay as they are, nothing is projected twice."""
-        own = self.as_slots(vectors) if vectors.shape[1] == tokens.shape[1] else self.project_slots(tokens)
+        own = self.as_slots(vectors) if vectors.shape[1] == tokens.shape[1] else self.project_slots(tokens)[0]
         old, recent = move_on(sights[1], own, self.lengths.recent)
         if not keep:
             return old, None
-        compressed = sights[0] if new is None else join(sights[0], self.project_slots(new))
+        compressed = sights[0] if new is None else join(sights[0], *self.project_slots(new))
         return old, (last(compressed, min(compressed.shape[1], self.lengths.compressed)), recent)
 
     def look_at(self, q: Tensor, *sights: Tensor) -> list[Tensor]:

@@ -208,21 +208,23 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
             decoded = decoder(hidden_states, cache, schedule, attention.rotation_of(schedule, table))
             if decoded is not None:
                 return decoded
-        parts, length = [], hidden_states.shape[1]
-        for part, piece in zip(schedule.apart(), schedule.pieces, strict=True):
-            wanted = not last_tokens or piece.columns.stop > length - last_tokens
-            parts += self.run_layers(hidden_states[:, piece.columns], cache, part, wanted)[:wanted]
+        parts, layers = [], len(self.layers)
+        depths = schedule.depths(layers, self.lengths.reach, last_tokens or hidden_states.shape[1])
+        for part, piece, depth in zip(schedule.apart(), schedule.pieces, depths, strict=True):
+            output, _ = self.run_layers(hidden_states[:, piece.columns], cache, part, depth)
+            parts += [output] if depth == layers else []
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def run_layers(
-        self, hidden_states: Tensor, cache: Cache, schedule: Schedule, wanted: bool = True
+        self, hidden_states: Tensor, cache: Cache, schedule: Schedule, depth: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, N, d) through all layers, which remember it; where its output is not wanted, the last does only that."""
+        """(B, N, d) through all layers, which remember it; those from `depth` on do only that. What the ones above it
+        remember of hidden states that lack a layer is forgotten before anybody looks (`Schedule.depths`)."""
         length, losses = hidden_states.shape[1], []
-        for layer, kept in zip(self.layers, cache.layers, strict=True):
+        for i, (layer, kept) in enumerate(zip(self.layers, cache.layers, strict=True)):
             weights = layer.memory_attention.weights_mark()
             before = Memory.empty(hidden_states) if kept.memory is None else kept.seen_with(weights)
-            if wanted or layer is not self.layers[-1]:
+            if depth is None or i < depth:
                 hidden_states, after, loss = layer(hidden_states, memory=before, schedule=schedule)
                 losses.append(loss)
             else:

@@ -211,15 +211,33 @@ def test_autocast():
     assert (logits.float() - whole(model, ids)).norm() < 0.1 * logits.float().norm()
 
 
-@pytest.mark.parametrize("attention", ["performer", "softmax"])
-def test_a_prompt_of_which_only_the_last_logits_are_asked_for(attention):
-    """The last layer skims what nobody reads: the same logits, and the same memory."""
-    model, ids = make(attention=attention).eval(), text(2, 43)
+@pytest.mark.parametrize("fields", [*ARMS.values(), *SHAPES.values()], ids=[*ARMS, *SHAPES])
+@pytest.mark.parametrize("before", [0, 5, 90])
+def test_a_prompt_of_which_only_the_last_logits_are_asked_for(fields, before):
+    """Layers skim what nobody looks back to: the same logits, and the same memory, in every layer."""
+    model, ids = make(num_hidden_layers=3, **fields), text(2, before + 131)
     with torch.no_grad():
-        whole = model(ids, use_cache=True)
-        short = model(ids, use_cache=True, logits_to_keep=1)
-        assert short.logits.shape[1] == 1
-        torch.testing.assert_close(short.logits, whole.logits[:, -1:])
+        outs = []
+        for keep in (0, 1, 20):
+            cache = model(ids[:, :before], use_cache=True).past_key_values if before else None
+            outs.append(model(ids[:, before:], past_key_values=cache, use_cache=True, logits_to_keep=keep))
+        for keep, short in zip((1, 20), outs[1:], strict=True):
+            assert_close(short.logits, outs[0].logits[:, -keep:])
+            for mine, full in zip(short.memory.layers, outs[0].memory.layers, strict=True):
+                assert mine.seen == full.seen
+                for name in ("compressed", "recent", "segment"):
+                    assert_close(getattr(mine.memory, name), getattr(full.memory, name))
         following = text(2, 30, seed=1)
-        then = [model(following, past_key_values=out.past_key_values).logits for out in (whole, short)]
-    torch.testing.assert_close(*then)
+        logits = [model(following, past_key_values=out.past_key_values).logits for out in outs]
+    assert_close(logits[1], logits[0])
+    assert_close(logits[2], logits[0])
+
+
+def test_a_long_prompt_passes_only_the_layers_that_somebody_looks_back_to():
+    model, passed = make(num_hidden_layers=4), []
+    for i, layer in enumerate(model.model.layers):
+        layer.register_forward_hook(lambda *_, i=i: passed.append(i))
+    with torch.no_grad():
+        model(text(1, 80), use_cache=True, logits_to_keep=1)
+    # a memory of 8 + 2 * 6 tokens reaches into the third segment before
+    assert [passed.count(i) for i in range(4)] == [10, 7, 4, 1]
