@@ -8,8 +8,8 @@ with A(i) = every key (bidirectional) or j ≤ i (causal): O(N·F·D). `kernel_a
 (`streaming.py`); `kernel_step` is the recurrent form for one token. Both take and return the same state, so any split
 of a sequence into calls gives the same result. A column of ones beside v makes z the last column of S.
 
-Stabilised feature maps return log φ. Where that is unbounded, a running maximum c per feature keeps exp(log φ − c) in
-range: the state holds S·e^{−c} and c. It cancels exactly, so it is never differentiated, and no future key moves a
+Stabilised feature maps return log₂ φ. Where that is unbounded, a running maximum c per feature keeps 2^{log₂ φ − c} in
+range: the state holds S·2^{−c} and c. It cancels exactly, so it is never differentiated, and no future key moves a
 past row.
 """
 
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Attention, State, allowed_keys, zero_masked
-from .feature_map import FeatureMap, exp_
+from .feature_map import FeatureMap
 from .streaming import TILE, Plan, StreamedKernelAttention
 
 # "No key yet" in a running maximum: finite, so that the difference of two of them is 0 and not NaN.
@@ -99,11 +99,11 @@ def _traceable(q, k, v, feature_map: FeatureMap, key_weight, normalise: bool, ep
     with torch.autocast(v.device.type, enabled=False):
         phi_q, phi_k, v = feature_map(q.to(wide)), feature_map(k.to(wide)), v.to(wide)
         if feature_map.stabilised:
-            log_floor = math.log(feature_map.floor) if feature_map.floor else NO_KEY
+            log_floor = math.log2(feature_map.floor) if feature_map.floor else NO_KEY
             c = phi_k.detach().amax(2, keepdim=True).clamp_min(log_floor)  # (B, H, 1, F)
             top = torch.maximum(phi_q, phi_q.new_tensor(log_floor)).add(c).amax(-1, keepdim=True) if normalise else 0
-            phi_k = (phi_k - c).exp() + (log_floor - c).exp()
-            phi_q = (phi_q + c - top).exp() + (log_floor + c - top).exp()
+            phi_k = (phi_k - c).exp2() + (log_floor - c).exp2()
+            phi_q = (phi_q + c - top).exp2() + (log_floor + c - top).exp2()
         if key_weight is not None:
             key_weight = key_weight if key_weight.dim() == 3 else key_weight.unsqueeze(1)
             phi_k = phi_k * key_weight.unsqueeze(-1).to(wide)
@@ -142,7 +142,7 @@ def kernel_step_stacked(
     if c is not None:
         phi_q, phi_k = _stabilise(phi_q, phi_k, S, c, feature_map.floor, normalise)
     elif feature_map.stabilised:
-        phi.exp_().add_(feature_map.floor)
+        phi.exp2_().add_(feature_map.floor)
         if normalise:  # a factor per query cancels in the ratio; this one keeps it in range
             phi_q.div_(phi_q.amax(-1, keepdim=True))
     if normalise:
@@ -164,15 +164,15 @@ def _stabilise(
     """φ_q and φ_k (G, F) from their logarithms, relative to the running maximum c, which moves with S in place."""
     before, c = c.clone(), c.view_as(phi_k)
     torch.maximum(c, phi_k, out=c)
-    S.mul_(torch.exp(before - c.view_as(before)).unsqueeze(-1))
+    S.mul_(torch.exp2(before - c.view_as(before)).unsqueeze(-1))
     phi_q, phi_k, top = phi_q + c, phi_k - c, 0.0
     if normalise:
         top = phi_q.amax(-1, keepdim=True)
     if not floor:
-        return (phi_q - top).exp_(), phi_k.exp_()
-    floor_q, floor_k = c + math.log(floor), math.log(floor) - c
+        return (phi_q - top).exp2_(), phi_k.exp2_()
+    floor_q, floor_k = c + math.log2(floor), math.log2(floor) - c
     top = torch.maximum(top, floor_q.amax(-1, keepdim=True)) if normalise else top
-    return (phi_q - top).exp_().add_((floor_q - top).exp_()), phi_k.exp_().add_(floor_k.exp_())
+    return (phi_q - top).exp2_().add_((floor_q - top).exp2_()), phi_k.exp2_().add_(floor_k.exp2_())
 
 
 def initial_state(
@@ -189,7 +189,7 @@ def initial_state(
     shape = (batch_size, num_heads, num_features)
     state = {"S": torch.zeros(*shape, value_dim + normalise, device=device, dtype=dtype)}
     if feature_map is not None and feature_map.needs_maximum:
-        empty = math.log(feature_map.floor) if feature_map.floor else NO_KEY
+        empty = math.log2(feature_map.floor) if feature_map.floor else NO_KEY
         state["c"] = torch.full(shape, empty, device=device, dtype=dtype)
     return state
 
@@ -277,7 +277,7 @@ class KernelAttention(Attention):
         with torch.autocast(q.device.type, enabled=False):
             phi = self.feature_map(q.to(torch.promote_types(q.dtype, torch.float32)))
             if self.feature_map.stabilised:
-                phi = exp_(phi).add_(self.feature_map.floor)
+                phi = phi.exp2_().add_(self.feature_map.floor)
                 phi.div_(phi.amax(-1, keepdim=True))
         return phi
 

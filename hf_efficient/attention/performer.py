@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from .base import check_choice, check_positive, register_attention
-from .feature_map import FeatureMap
+from .feature_map import LOG2_E, FeatureMap
 from .kernel import NO_KEY, KernelAttention, safe_chunk_size
 from .plain import version_of
 
@@ -32,18 +32,12 @@ RELU_FLOOR = 1e-3
 
 
 class _RandomFeatures(FeatureMap):
-    """a = Ωx' − ‖x'‖²/2, or relu(Ωx') + 10⁻³, with the Ω of the module at hand.
-
-    As one matmul: [x, ‖x‖²] by [D^{-1/4} Ω, −D^{-1/2}/2]ᵀ, and back by the same matrix.
-    """
+    """log₂ e · (Ωx' − ‖x'‖²/2), or relu(Ωx') + 10⁻³, with the Ω of the module at hand."""
 
     def __init__(self, projection: Tensor, epsilon: float, relu: bool):
         self.projection, self.version = projection, version_of(projection)
-        scale, projection = projection.shape[1] ** -0.25, projection.double()
-        self.half = 0.0 if relu else -(scale**2) / 2
-        last = projection.new_full((1, projection.shape[0]), self.half)
-        self.matrices = {torch.float64: torch.cat([projection.T * scale, last])}  # (D + 1, m)
-        self.linear_parts: dict[torch.dtype, Tensor] = {}
+        self.scale = projection.shape[1] ** -0.25
+        self.kept: dict[tuple[torch.dtype, bool], Tensor] = {}
         self.stabilised, self.floor, self.relu = not relu, 0.0 if relu else epsilon, relu
 
     def is_of(self, projection: Tensor) -> bool:
@@ -54,36 +48,46 @@ class _RandomFeatures(FeatureMap):
         """ω·x' − ‖x'‖²/2 = ‖ω‖²/2 − ‖ω − x'‖²/2"""
         return float(self.projection.double().square().sum(-1).max()) / 2
 
-    def matrix(self, dtype: torch.dtype) -> Tensor:
-        if dtype not in self.matrices:
-            self.matrices[dtype] = self.matrices[torch.float64].to(dtype)
-        return self.matrices[dtype]
+    def matrix(self, dtype: torch.dtype, back: bool = False) -> Tensor:
+        """D^{-1/4} Ωᵀ (D, m), times log₂ e where exponents are made of it, or the way back (m, D)"""
+        if (dtype, back) not in self.kept:
+            matrix = self.projection.double() * self.scale
+            matrix = matrix if back else (matrix.T if self.relu else matrix.T * LOG2_E)
+            self.kept[dtype, back] = matrix.to(dtype).contiguous()
+        return self.kept[dtype, back]
 
     def num_features(self, head_dim: int) -> int:
         return self.projection.shape[0]
 
+    def half_squares(self, x: Tensor) -> Tensor:
+        """log₂ e · ‖x'‖²/2, (..., 1)"""
+        return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().mul_(LOG2_E * self.scale**2 / 2)
+
     def __call__(self, x: Tensor) -> Tensor:
-        if x.dtype not in self.linear_parts:
-            self.linear_parts[x.dtype] = self.matrix(x.dtype)[:-1]
-        product = x @ self.linear_parts[x.dtype]
+        product = x @ self.matrix(x.dtype)
         if self.relu:
             return product.relu() + RELU_FLOOR
-        return product.add_((x * x).sum(-1, keepdim=True), alpha=self.half)
+        return product.sub_((x * x).sum(-1, keepdim=True), alpha=LOG2_E * self.scale**2 / 2)
 
     def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
-        extended = torch.cat([x, x.square().sum(-1, keepdim=True)], -1).flatten(0, -2)
+        rows = x.reshape(-1, x.shape[-1])
         if out.is_contiguous():
-            torch.mm(extended, self.matrix(x.dtype), out=out.view(-1, out.shape[-1]))
+            torch.mm(rows, self.matrix(x.dtype), out=out.view(-1, out.shape[-1]))
         else:
-            out.copy_(torch.mm(extended, self.matrix(x.dtype)).view(out.shape))
+            out.copy_(torch.mm(rows, self.matrix(x.dtype)).view(out.shape))
         if self.relu:
             out.clamp_(min=0).add_(RELU_FLOOR)
+        else:
+            out.sub_(self.half_squares(rows).view(*x.shape[:-1], 1))
 
     def vjp(self, x: Tensor, out: Tensor, grad: Tensor, target: Tensor) -> None:
         if self.relu:
             grad.mul_(out > RELU_FLOOR)
-        pulled = torch.mm(grad.reshape(-1, grad.shape[-1]), self.matrix(x.dtype).T).view(*x.shape[:-1], -1)
-        torch.addcmul(pulled[..., :-1], pulled[..., -1:], x, value=2, out=target)
+        pulled = torch.mm(grad.reshape(-1, grad.shape[-1]), self.matrix(x.dtype, back=True)).view(x.shape)
+        if self.relu:
+            target.copy_(pulled)
+        else:
+            torch.addcmul(pulled, grad.sum(-1, keepdim=True), x, value=-(self.scale**2), out=target)
 
 
 @register_attention
@@ -180,8 +184,8 @@ class Performer(KernelAttention):
             wide = torch.promote_types(k.dtype, torch.float32)
             log_features = k.new_empty(*k.shape[:3], self.num_features, dtype=wide)
             self.feature_map.write(k.to(wide), log_features, log_features)
-            before = torch.full_like(log_features[:, :, 0], NO_KEY) if state is None else state["c"]
-            return safe_chunk_size(log_features, before, self.chunk_size or 256)
+            before = torch.full_like(log_features[:, :, 0], NO_KEY) if state is None else state["c"] / LOG2_E
+            return safe_chunk_size(log_features / LOG2_E, before, self.chunk_size or 256)
 
     def literal_features(self, q, k, key_mask, position_ids):
         if self.features == "relu":

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .feature_map import FeatureMap, exp_
+from .feature_map import FeatureMap
 
 # Elements of one scratch buffer: larger ones leave the cache, smaller ones pay more calls per token. Measured best.
-TILE = 2**21
+TILE = 2**20
 
 _kept = threading.local()
 
@@ -152,10 +152,10 @@ class _Tile:
             if c is not None:
                 c = torch.maximum(c, mapped.amax(1, keepdim=True)) if top is None else top
                 mapped.sub_(c)
-            slope = exp_(mapped)
+            slope = mapped.exp2_()
         phi = mapped
         if floor:
-            floor = floor if c is None else torch.exp(math.log(floor) - c)
+            floor = floor if c is None else torch.exp2(math.log2(floor) - c)
             phi = torch.add(mapped, floor, out=self.floored("keys", mapped))
         self.zero_padding(phi, at)
         if weight is not None:
@@ -176,16 +176,16 @@ class _Tile:
             highest = c.amax(-1, keepdim=True)  # (G, 1, 1)
         top = phi.new_zeros(()) if not self.plan.normalise else phi.amax(-1, keepdim=True)
         if feature_map.floor and self.plan.normalise:
-            top = torch.maximum(top, highest + math.log(feature_map.floor))
+            top = torch.maximum(top, highest + math.log2(feature_map.floor))
         if self.plan.normalise:  # a factor per row cancels in the ratio; this one keeps it in range
             phi.sub_(top)
-        slope, column = exp_(phi), 0.0
-        if feature_map.floor:  # ε e^{c − top}, as the product of a column and a row
-            column, out = torch.exp(highest + math.log(feature_map.floor) - top), self.floored("queries", slope)
+        slope, column = phi.exp2_(), 0.0
+        if feature_map.floor:  # ε 2^{c − top}, as the product of a column and a row
+            column, out = torch.exp2(highest + math.log2(feature_map.floor) - top), self.floored("queries", slope)
             if c is None:
                 phi = torch.add(slope, column, out=out)
             else:
-                phi = torch.addcmul(slope, column, torch.exp(c - highest), out=out)
+                phi = torch.addcmul(slope, column, torch.exp2(c - highest), out=out)
         return _Features(phi, slope, slope, column)
 
     def floored(self, name: str, slope: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ class _State(NamedTuple):
         """Moved from the maximum c to another."""
         if c is None:
             return _State(self.S, self.z)
-        factor = torch.exp(c - top)
+        factor = torch.exp2(c - top)
         return _State(self.S * factor.transpose(1, 2), None if self.z is None else self.z * factor, top)
 
 

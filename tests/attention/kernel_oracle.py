@@ -54,7 +54,7 @@ def explicit(name, q, k, v, causal, weight=None, normalise=True, eps=0.0, state=
     scores = phi_q @ phi_k.mT
     readout, total = (scores.tril() if causal else scores) @ values, phi_k.mT @ values
     if state is not None:
-        before = state["S"] * state["c"].exp()[..., None] if "c" in state else state["S"]
+        before = state["S"] * state["c"].exp2()[..., None] if "c" in state else state["S"]
         readout, total = readout + phi_q @ before, total + before
     if not normalise:
         return readout, total
@@ -63,7 +63,7 @@ def explicit(name, q, k, v, causal, weight=None, normalise=True, eps=0.0, state=
 
 
 def total_of(state):
-    return state["S"] * state["c"].exp()[..., None] if "c" in state else state["S"]
+    return state["S"] * state["c"].exp2()[..., None] if "c" in state else state["S"]
 
 
 def assert_equal_with_gradients(fast, slow, leaves, tolerance=1e-9):
