@@ -194,8 +194,7 @@ def remember(
     if not (old.shape[1] and lengths.compressed):
         return compressed, recent, None, None
     new = compress(old)
-    compressed = join(compressed, new.detach())
-    return last(compressed, min(compressed.shape[1], lengths.compressed)), recent, old, new
+    return last_of(compressed, new.detach(), lengths.compressed), recent, old, new
 
 
 def move_on(recent: Tensor, segment: Tensor, room: int) -> tuple[Tensor, Tensor]:
@@ -209,6 +208,12 @@ def move_on(recent: Tensor, segment: Tensor, room: int) -> tuple[Tensor, Tensor]
 def last(x: Tensor, count: int) -> Tensor:
     """The last so many of (B, n, d)"""
     return x[:, x.shape[1] - count :]
+
+
+def last_of(kept: Tensor, new: Tensor, room: int) -> Tensor:
+    """The last slots of kept and then new ones (B, n, d), as many as there is room for."""
+    new = last(new, min(new.shape[1], room))
+    return join(last(kept, min(kept.shape[1], room - new.shape[1])), new)
 
 
 def join(*parts: Tensor) -> Tensor:

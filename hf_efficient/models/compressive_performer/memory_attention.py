@@ -20,6 +20,7 @@ from ...layers.memory import (
     Schedule,
     join,
     last,
+    last_of,
     move_on,
     own_storage,
     put_rows,
@@ -252,8 +253,10 @@ class MemoryAttention(nn.Module):
         old, recent = move_on(sights[1], own, self.lengths.recent)
         if not keep:
             return old, None
-        compressed = sights[0] if new is None else join(sights[0], *self.project_slots(new))
-        return old, (last(compressed, min(compressed.shape[1], self.lengths.compressed)), recent)
+        compressed = sights[0]
+        if new is not None:
+            compressed = last_of(compressed, *self.project_slots(new), self.lengths.compressed)
+        return old, (compressed, recent)
 
     def look_at(self, q: Tensor, *sights: Tensor) -> list[Tensor]:
         """What queries (B, N, H, D) make of each of some projected slots: every query sees all, without positions."""
