@@ -1,14 +1,17 @@
 """The language model's figures: decoding and prefill against GPT-2, training against peers with and without memory.
 
 All are 6 layers of width 512 with 8 heads and a vocabulary of bytes; ours has 256 features, segments of 768 tokens,
-768 recent and 1152 compressed slots of 4 tokens each.
+768 recent and 1152 compressed slots of 4 tokens each. Prompts and training steps are timed in processes of their own,
+with glibc's allocator as it is and told to keep freed memory.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from contenders import Contender, missing
+from elsewhere import Call, Elsewhere
 from measure import Progress, interleave, peak_memory, ratio, seconds_of, significant
 from targets import Figure, compare_peaks
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -79,15 +82,29 @@ def decoding(rounds: int, progress: Progress) -> Iterator[Figure]:
     grown = many.state_bytes() / Decoder(mine, full).state_bytes()
     yield Figure("size of the state", f"after {MANY} tokens over {full}", 1.0, grown, at_most=True)
     progress.say(f"prefill of {PREFILL} tokens")
-    text = tokens(PREFILL)
+    contenders = partial(prefill, gpt2), partial(prefill, ours)
+    yield from duels("prefill over GPT-2", f"{PREFILL} tokens", 2.0, *contenders, rounds)
 
-    def prefill(model):
+
+def duels(
+    group: str, claim: str, floor: float, theirs: Callable[[], Call], mine: Callable[[], Call], rounds: int
+) -> Iterator[Figure]:
+    """Their time over ours, each in a process of its own, with both ways of treating freed memory."""
+    for keep, remark in ((False, ""), (True, ", freed memory kept")):
+        with Elsewhere(theirs, keep) as they, Elsewhere(mine, keep) as we:
+            seconds = interleave({"theirs": they, "ours": we}, rounds)
+        found = ratio(seconds["theirs"], seconds["ours"])
+        yield Figure(group, claim + remark, floor, found.median, note=note(found))
+
+
+def prefill(make) -> Call:
+    model, text = make().eval(), tokens(PREFILL)
+
+    def read():
         with torch.no_grad():
             model(text, use_cache=True, logits_to_keep=1)
 
-    seconds = interleave({"theirs": lambda: prefill(theirs), "ours": lambda: prefill(mine)}, rounds)
-    found = ratio(seconds["theirs"], seconds["ours"])
-    yield Figure("prefill over GPT-2", f"{PREFILL} tokens", 2.0, found.median, note=note(found))
+    return read
 
 
 def compare(pair: tuple[Decoder, Decoder], rounds: int) -> tuple[list[float], list[float]]:
@@ -100,11 +117,11 @@ def compare(pair: tuple[Decoder, Decoder], rounds: int) -> tuple[list[float], li
 
 
 class TrainingStep:
-    """Forward, backward and Adam on one segment after another, memory carried along."""
+    """Forward, backward and the Trainer's AdamW on one segment after another, memory carried along."""
 
     def __init__(self, forward, parameters, length: int):
         self.forward, self.text, self.memory = forward, tokens(length + 1), None
-        self.optimizer = torch.optim.Adam(parameters, lr=1e-6)
+        self.optimizer = torch.optim.AdamW(parameters, lr=1e-6, fused=True)
 
     def train(self) -> None:
         loss, self.memory = self.forward(self.text[:, :-1], self.text[:, 1:], self.memory)
@@ -169,6 +186,12 @@ def performer_step(length: int, causal: bool = True) -> TrainingStep:
     return TrainingStep(forward, model.parameters(), length)
 
 
+def warm_training(make) -> Call:
+    step = make(SEGMENT)
+    step.infer()
+    return step.train
+
+
 PEERS = {
     "compressive-transformer-pytorch": (compressive_transformer_step, 2.0, 1.0),
     "performer-pytorch": (performer_step, 3.0, 10.0),
@@ -176,7 +199,7 @@ PEERS = {
 
 
 def training(rounds: int, progress: Progress) -> Iterator[Figure]:
-    mine, memory = None, None
+    memory = None
     for name, (make, speed, lighter) in PEERS.items():
         claims = [f"over {name}", f"{name} over ours"]
         if absent := missing(name):
@@ -184,13 +207,8 @@ def training(rounds: int, progress: Progress) -> Iterator[Figure]:
             yield Figure("language model, peak memory of training", claims[1], lighter, None, note=absent)
             continue
         progress.say(f"training step against {name}")
-        mine = mine or our_step(SEGMENT)
-        theirs = make(SEGMENT)
-        for step in (theirs, mine):
-            step.infer()
-        seconds = interleave({"theirs": theirs.train, "ours": mine.train}, rounds)
-        found = ratio(seconds["theirs"], seconds["ours"])
-        yield Figure("language model, training step", claims[0], speed, found.median, note=note(found))
+        steps = partial(warm_training, make), partial(warm_training, our_step)
+        yield from duels("language model, training step", claims[0], speed, *steps, rounds)
         memory = memory or peak_memory(Contender("ours", "ours", our_step), SEGMENT, True)
         value, peaks = compare_peaks(peak_memory(Contender(name, "ours", make), SEGMENT, True), memory)
         yield Figure("language model, peak memory of training", claims[1], lighter, value, note=peaks)
