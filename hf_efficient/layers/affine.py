@@ -1,14 +1,16 @@
 """y = x Wᵀ + b by oneDNN, where PyTorch would call MKL.
 
-PyTorch ships both libraries and hands products of float32 matrices to MKL, which does not know AMD's processors: there
-oneDNN takes 0.6 to 0.9 of its time for the sizes of a language model. All else, and all that is traced, compiled or
-counted, goes through `F.linear`.
+PyTorch ships both libraries and on x86 hands products of float32 matrices to MKL, which was not made for AMD's
+processors: there oneDNN takes 0.6 to 0.9 of its time for the sizes of a language model. (On Intel's not measured.) All
+else, and all that is traced, compiled or counted, goes through `F.linear`.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+AVAILABLE = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
 # Multiplications from which on oneDNN's longer preparation pays.
 WORTHWHILE = 2**23
@@ -23,13 +25,13 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
-        x.is_cpu
+        AVAILABLE
+        and x.is_cpu
         and x.dtype == weight.dtype == torch.float32
         and x.numel() * weight.shape[0] >= WORTHWHILE
         and type(x) in (Tensor, nn.Parameter)  # no sharded or quantised tensor
         and type(weight) in (Tensor, nn.Parameter)
         and (weight.is_contiguous() or weight.mT.is_contiguous())  # oneDNN takes seconds for other strides
-        and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()

@@ -11,6 +11,7 @@ from hf_efficient.layers.memory import (
     MemoryLengths,
     Schedule,
     join,
+    last_of,
     own_storage,
     put_rows,
     remember,
@@ -162,6 +163,15 @@ def test_full_segments_move_on(lengths):
         if old is not None:
             assert old[0].flatten().tolist() == torch.cat([before, segment], 1)[0, : old.shape[1], 0].tolist()
             assert_close(new, compress(old))
+
+
+def test_no_more_slots_are_kept_than_there_is_room_for():
+    slots = torch.arange(9.0).view(1, 9, 1)
+    for kept, room in ((0, 5), (3, 4), (4, 5), (4, 9), (4, 20), (7, 2), (9, 0)):
+        found = last_of(slots[:, :kept], slots[:, kept:], room)
+        assert_close(found, slots[:, max(0, 9 - room) :])
+        if 0 < kept < 9 and 9 - kept < room < 9:
+            assert found.untyped_storage().nbytes() == found.nbytes, "nothing forgotten is kept alive"
 
 
 def test_what_is_remembered_is_detached():

@@ -121,7 +121,8 @@ class MemoryAttention(nn.Module):
             at, state, projected = piece.columns, memory.state, None
             if state is None:
                 state, projected = self.recall(memory, piece.seen, table)
-            output, state = self.attention.extend(*(x[:, :, at] for x in (q, k, v)), state, key_mask=piece.key_mask)
+            heads = (q, k, v) if len(schedule.pieces) == 1 else (x[:, :, at] for x in (q, k, v))
+            output, state = self.attention.extend(*heads, state, key_mask=piece.key_mask)
             outputs.append(output)
             memory = memory._replace(state=state, projected=projected)
             memory, loss = self.take_in(memory, tokens[:, at], vectors[:, at], piece, schedule, table, in_place)
