@@ -81,9 +81,8 @@ class _View(nn.Module):
         self.attention = attention
 
     def forward(self, q: Tensor, old: Tensor, new: Tensor, sight: Tensor | None) -> tuple[Tensor, Tensor]:
-        unseen = (old, new) if sight is None else (new,)
-        sights = [*([] if sight is None else [sight]), *self.attention.project_slots(*unseen)]
-        before, after = self.attention.look_at(q, *sights)
+        sights = self.attention.project_slots(*([old] if sight is None else []), new)
+        before, after = self.attention.look_at(q, *([] if sight is None else [sight]), *sights)
         return after, before
 
 

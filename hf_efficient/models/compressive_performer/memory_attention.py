@@ -5,8 +5,6 @@ them with the present weights, so that W_k and W_v keep learning from what is re
 query: it enters the attention's state before the segment does. Positions are counted from the segment's start.
 """
 
-import functools
-
 import torch
 from torch import Tensor, nn
 
@@ -64,18 +62,18 @@ class MemoryAttention(nn.Module):
 
     def project(self, tokens: Tensor) -> Tensor:
         """(B, N, d) -> q, k and v of all heads: (B, N, ·, D)"""
-        return self.qkv_proj(tokens).view(*tokens.shape[:2], self.vectors, self.attention.head_dim)
+        shape = *tokens.shape[:2], self.vectors, self.attention.head_dim
+        if not tokens.shape[1]:  # not every quantised layer takes nothing
+            return tokens.new_zeros(shape)
+        return self.qkv_proj(tokens).view(shape)
 
     def project_slots(self, *parts: Tensor) -> list[Tensor]:
         """What is made of (B, n, d) that are only looked at: (B, n, keys and values)"""
-        project = lambda slots: self.as_slots(self.project(slots.contiguous()))  # noqa: E731
-        if self.attention.key_width and is_plain(self.qkv_proj, Projection) and any(x.shape[1] for x in parts):
-            weight = self.qkv_proj.weight[:, self.width :].contiguous().mT
-            project = functools.partial(affine, weight=weight, bias=self.qkv_proj.bias[self.width :])
-        start = self.attention.num_heads if self.attention.key_width else 0
-        width = (self.vectors - start) * self.attention.head_dim
-        # not every quantised layer takes nothing
-        return [project(x) if x.shape[1] else x.new_zeros(*x.shape[:2], width) for x in parts]
+        empty = not any(slots.shape[1] for slots in parts)
+        if empty or not self.attention.key_width or not is_plain(self.qkv_proj, Projection):
+            return [self.as_slots(self.project(slots.contiguous())) for slots in parts]
+        weight, bias = self.qkv_proj.weight[:, self.width :].contiguous(), self.qkv_proj.bias[self.width :]
+        return [affine(slots, weight.mT, bias) for slots in parts]
 
     def as_slots(self, vectors: Tensor) -> Tensor:
         """The same of tokens that are projected already"""
