@@ -15,7 +15,7 @@ class FeatureMap:
     """φ of one chunk. As it stands: features handed over ready-made.
 
     A `stabilised` map writes a = log₂ φ; the engine makes 2^a + `floor` of it. (PyTorch vectorises powers of two
-    itself; of e it leaves them to MKL, whose take four times as long on AMD's processors.)
+    itself; of e it leaves them to MKL, whose take several times as long on AMD's processors.)
     """
 
     stabilised = False

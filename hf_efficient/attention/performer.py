@@ -37,6 +37,7 @@ class _RandomFeatures(FeatureMap):
     def __init__(self, projection: Tensor, epsilon: float, relu: bool):
         self.projection, self.version = projection, version_of(projection)
         self.scale = projection.shape[1] ** -0.25
+        self.half = LOG2_E * self.scale**2 / 2  # of ‖x‖², in log₂ φ
         self.kept: dict[tuple[torch.dtype, bool], Tensor] = {}
         self.stabilised, self.floor, self.relu = not relu, 0.0 if relu else epsilon, relu
 
@@ -59,15 +60,11 @@ class _RandomFeatures(FeatureMap):
     def num_features(self, head_dim: int) -> int:
         return self.projection.shape[0]
 
-    def half_squares(self, x: Tensor) -> Tensor:
-        """log₂ e · ‖x'‖²/2, (..., 1)"""
-        return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().mul_(LOG2_E * self.scale**2 / 2)
-
     def __call__(self, x: Tensor) -> Tensor:
         product = x @ self.matrix(x.dtype)
         if self.relu:
             return product.relu() + RELU_FLOOR
-        return product.sub_((x * x).sum(-1, keepdim=True), alpha=LOG2_E * self.scale**2 / 2)
+        return product.sub_((x * x).sum(-1, keepdim=True), alpha=self.half)
 
     def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
         rows = x.reshape(-1, x.shape[-1])
@@ -78,7 +75,8 @@ class _RandomFeatures(FeatureMap):
         if self.relu:
             out.clamp_(min=0).add_(RELU_FLOOR)
         else:
-            out.sub_(self.half_squares(rows).view(*x.shape[:-1], 1))
+            norms = torch.linalg.vector_norm(rows, dim=-1).view(*x.shape[:-1], 1)
+            out.sub_(norms.square_(), alpha=self.half)
 
     def vjp(self, x: Tensor, out: Tensor, grad: Tensor, target: Tensor) -> None:
         if self.relu:

@@ -1,8 +1,8 @@
 """y = x Wᵀ + b by oneDNN, where PyTorch would call MKL.
 
 PyTorch ships both libraries and on x86 hands products of float32 matrices to MKL, which was not made for AMD's
-processors: there oneDNN takes 0.6 to 0.9 of its time for the sizes of a language model. (On Intel's not measured.) All
-else, and all that is traced, compiled or counted, goes through `F.linear`.
+processors: there oneDNN is faster for the sizes of a language model. (On Intel's not measured.) All else, and all that
+is traced, compiled or counted, goes through `F.linear`.
 """
 
 import torch
