@@ -2,12 +2,11 @@
 memory to the system, and faulting it in again can take longer than the call."""
 
 import multiprocessing
-import os
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import torch
-from measure import KEEP_MEMORY, limit_memory
+from measure import freed_memory, limit_memory
 
 Call = Callable[[], object]
 
@@ -24,14 +23,8 @@ class Elsewhere:
         spawn = multiprocessing.get_context("spawn")
         self.pipe, far_end = spawn.Pipe()
         self.process = spawn.Process(target=_serve, args=(far_end, make, torch.get_num_threads()), daemon=True)
-        before = {name: os.environ.pop(name, None) for name in KEEP_MEMORY}
-        os.environ.update(KEEP_MEMORY if keep_memory else {})
-        try:
-            self.process.start()  # glibc reads its settings when a process starts
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name, None)
-                os.environ.update({} if value is None else {name: value})
+        with freed_memory(keep_memory):
+            self.process.start()
         far_end.close()
         self.wait()
 

@@ -1,7 +1,7 @@
 """The language model's figures: decoding and prefill against GPT-2, training against peers with and without memory.
 
 All are 6 layers of width 512 with 8 heads and a vocabulary of bytes; ours has 256 features, segments of 768 tokens,
-768 recent and 1152 compressed slots of 4 tokens each. Prompts and training steps are timed in processes of their own,
+768 recent and 1152 compressed slots of 4 tokens each. Prompts and training are measured in processes of their own,
 with glibc's allocator as it is and told to keep freed memory.
 """
 
@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from contenders import Contender, missing
 from elsewhere import Call, Elsewhere
-from measure import Progress, interleave, peak_memory, ratio, seconds_of, significant
+from measure import Progress, freed_memory, interleave, peak_memory, ratio, seconds_of, significant
 from targets import Figure, compare_peaks
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -21,6 +21,7 @@ from hf_efficient import CompressivePerformerConfig, CompressivePerformerForCaus
 VOCABULARY, WIDTH, DEPTH, HEADS, SEGMENT, FEATURES = 256, 512, 6, 8, 768, 256
 DECODE_FLOORS = {512: 1.3, 4096: 2.5, 8192: 4.5}
 FEW, MANY, NEW_TOKENS, PREFILL = 128, 20_000, 128, 8192
+ALLOCATORS = {False: "", True: ", freed memory kept"}
 WARM_STEPS = 4  # until recent and compressed memory are in use
 
 
@@ -90,7 +91,7 @@ def duels(
     group: str, claim: str, floor: float, theirs: Callable[[], Call], mine: Callable[[], Call], rounds: int
 ) -> Iterator[Figure]:
     """Their time over ours, each in a process of its own, with both ways of treating freed memory."""
-    for keep, remark in ((False, ""), (True, ", freed memory kept")):
+    for keep, remark in ALLOCATORS.items():
         with Elsewhere(theirs, keep) as they, Elsewhere(mine, keep) as we:
             seconds = interleave({"theirs": they, "ours": we}, rounds)
         found = ratio(seconds["theirs"], seconds["ours"])
@@ -199,7 +200,6 @@ PEERS = {
 
 
 def training(rounds: int, progress: Progress) -> Iterator[Figure]:
-    memory = None
     for name, (make, speed, lighter) in PEERS.items():
         claims = [f"over {name}", f"{name} over ours"]
         if absent := missing(name):
@@ -209,9 +209,11 @@ def training(rounds: int, progress: Progress) -> Iterator[Figure]:
         progress.say(f"training step against {name}")
         steps = partial(warm_training, make), partial(warm_training, our_step)
         yield from duels("language model, training step", claims[0], speed, *steps, rounds)
-        memory = memory or peak_memory(Contender("ours", "ours", our_step), SEGMENT, True)
-        value, peaks = compare_peaks(peak_memory(Contender(name, "ours", make), SEGMENT, True), memory)
-        yield Figure("language model, peak memory of training", claims[1], lighter, value, note=peaks)
+        for keep, remark in ALLOCATORS.items():
+            with freed_memory(keep):
+                peaks = [peak_memory(Contender(name, "ours", step), SEGMENT, True) for step in (make, our_step)]
+            value, megabytes = compare_peaks(*peaks)
+            yield Figure("language model, peak memory of training", claims[1] + remark, lighter, value, note=megabytes)
 
 
 def note(found) -> str:

@@ -5,7 +5,10 @@ runs once per round, beside what it is compared with, and what counts is the med
 """
 
 import argparse
+import contextlib
+import ctypes
 import datetime
+import gc
 import math
 import multiprocessing
 import os
@@ -14,7 +17,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -44,6 +47,19 @@ def keep_freed_memory() -> None:
     """
     if not KEEP_MEMORY.items() <= os.environ.items():
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **KEEP_MEMORY})
+
+
+@contextlib.contextmanager
+def freed_memory(keep: bool) -> Iterator[None]:
+    """Processes started within keep freed memory, or don't: glibc reads its settings when a process starts."""
+    before = {name: os.environ.pop(name, None) for name in KEEP_MEMORY}
+    os.environ.update(KEEP_MEMORY if keep else {})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
 
 
 class Ratio(NamedTuple):
@@ -178,6 +194,9 @@ def _peak_memory(contender: Contender, length: int, causal: bool, threads: int) 
     torch.set_num_threads(threads)
     limit_memory()
     contender.make(64, causal).train()
+    gc.collect()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)  # or what the warm-up has freed, a whole model at worst, would count as idle
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     idle, work = _resident("VmRSS"), contender.make(length, causal)
     work.infer()

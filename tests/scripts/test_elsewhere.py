@@ -1,11 +1,13 @@
-"""Contenders in processes of their own: their settings, their failures, and nothing left behind."""
+"""Contenders in processes of their own: their settings, their failures, their memory, and nothing left behind."""
 
 import os
 from functools import partial
 
 import pytest
+import torch
+from contenders import Contender
 from elsewhere import Elsewhere
-from measure import KEEP_MEMORY
+from measure import KEEP_MEMORY, TRAINING, freed_memory, peak_memory
 
 
 def writer(path):
@@ -46,3 +48,24 @@ def test_runs_elsewhere_with_its_own_settings(tmp_path, monkeypatch, keep):
 def test_failures_are_told(make, reason):
     with Elsewhere(make, False) as call, pytest.raises(RuntimeError, match=reason):
         call()
+
+
+class Model:
+    """100 MB, however long its inputs are."""
+
+    def __init__(self, length, causal):
+        self.weights = [torch.ones(2**18) for _ in range(100)]
+
+    def infer(self):
+        pass
+
+    train = infer
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_the_warm_up_has_freed_is_no_idle_memory(keep):
+    with freed_memory(keep):
+        peak = peak_memory(Contender("model", "model", Model), 64, True)
+    if isinstance(peak, str):
+        pytest.skip(peak)
+    assert peak[TRAINING] > 100 * 2**20
