@@ -45,6 +45,8 @@ SHARED_BY_MECHANISMS = {
     "kernel",
     "feature_map",
     "streaming",
+    "tile",
+    "reconstruction",
     "plain",
     "position_table",
     "prefix_softmax",

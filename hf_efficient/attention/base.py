@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 State = dict[str, Tensor]
@@ -147,9 +148,9 @@ class Attention(nn.Module):
         blank = q.new_zeros(*q.shape[:3], k.shape[-1]), q.new_zeros(*q.shape[:3], v.shape[-1])
         return self.extend(q, *blank, state, key_mask=nobody)[0]
 
-    def cross_each(self, q: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
-        """`cross` against each of some (k, v) in turn."""
-        return [self.cross(q, k, v) for k, v in pairs]
+    def reconstruction_loss(self, q: Tensor, before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]) -> Tensor:
+        """The mean squared difference that it makes to queries whether they see (k, v) `before` or those `after`."""
+        return F.mse_loss(self.cross(q, *after), self.cross(q, *before))
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         """One token, q, k, v (B, H, D) or (B, H, 1, D). Without gradients the state may be updated in place."""

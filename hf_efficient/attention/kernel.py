@@ -21,7 +21,9 @@ from torch import Tensor
 
 from .base import Attention, State, allowed_keys, zero_masked
 from .feature_map import FeatureMap
-from .streaming import TILE, Plan, StreamedKernelAttention
+from .reconstruction import reconstruction_loss
+from .streaming import StreamedKernelAttention
+from .tile import TILE, Plan
 
 # "No key yet" in a running maximum: finite, so that the difference of two of them is 0 and not NaN.
 NO_KEY = -1e30
@@ -30,9 +32,9 @@ NO_KEY = -1e30
 SAFE_RANGE = 60.0
 
 
-# Up to so many features per channel are kept for the backward pass: cheaper to read than to make again. Fewer of keys
-# that are only looked at, as a memory's: they are many, and half the work.
-KEPT_FEATURES, KEPT_FEATURES_BIDIRECTIONAL = 4, 2
+# Up to so many features per channel are kept for the backward pass: cheaper to read than to make again. With four, as
+# a language model may have, that would spare a few per cent of a step's time, and take a fifth of its memory.
+KEPT_FEATURES = 2
 
 # torch.compile can't trace writes into scratch memory: the engine runs as it is, between compiled parts.
 _run = torch.compiler.disable(StreamedKernelAttention.apply)
@@ -76,7 +78,7 @@ def kernel_attention(
         chunk_size or max(block_size, min(1024, TILE // (heads * max(features, v.shape[-1])))), max(length, q.shape[2])
     )
     block_size = min(block_size, chunk_size) if causal else 1
-    few = features <= head_dim * (KEPT_FEATURES if causal else KEPT_FEATURES_BIDIRECTIONAL)
+    few = features <= head_dim * KEPT_FEATURES
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S))
     plan = Plan(
         feature_map=feature_map,
@@ -264,29 +266,12 @@ class KernelAttention(Attention):
             return super().cross(q, k, v, key_mask)
         return self.run(q, k, v, key_mask, causal=False)[0]
 
-    def cross_each(self, q, pairs):
-        shared = self.normalise and not (self.uses_positions or self.feature_map.needs_maximum or q.requires_grad)
-        if not shared:
-            return super().cross_each(q, pairs)
-        features = self.query_features(q)  # once for all
-        states = (self.run(k[:, :, :0], k, v, None, causal=False)[1]["S"] for k, v in pairs)
-        return [self.read_out(features, S).to(q.dtype) for S in states]
-
-    def query_features(self, q: Tensor) -> Tensor:
-        """φ(q) (B, H, N, F) up to a factor per query, without a gradient"""
-        with torch.autocast(q.device.type, enabled=False):
-            phi = self.feature_map(q.to(torch.promote_types(q.dtype, torch.float32)))
-            if self.feature_map.stabilised:
-                phi = phi.exp2_().add_(self.feature_map.floor)
-                phi.div_(phi.amax(-1, keepdim=True))
-        return phi
-
-    def read_out(self, phi: Tensor, S: Tensor) -> Tensor:
-        """φ_q S / φ_q z, differentiable in S (B, H, F, Dv + 1)"""
-        with torch.autocast(S.device.type, enabled=False):
-            readout = phi @ S.to(phi.dtype)
-            total = readout[..., -1:] + self.eps
-            return readout[..., :-1] / total.masked_fill(total == 0, math.inf)
+    def reconstruction_loss(self, q, before, after):
+        learning = any(x.requires_grad for x in (q, *before))  # what the short way knows no gradient of
+        if not self.normalise or self.uses_positions or self.feature_map.needs_maximum or learning:
+            return super().reconstruction_loss(q, before, after)
+        states = [self.run(k[:, :, :0], k, v, None, causal=False)[1]["S"] for k, v in (before, after)]
+        return reconstruction_loss(q, *states, self.feature_map, self.eps)
 
     def step(self, q, k, v, state):
         if q.dim() == 3:

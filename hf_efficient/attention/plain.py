@@ -1,6 +1,7 @@
 """Where a layer's weight is used without calling the layer, which is faster: only if nobody else has a say in it."""
 
 from torch import Tensor, nn
+from torch.nn.modules import module as every_module
 
 
 def is_hooked(layer: nn.Module) -> bool:
@@ -9,9 +10,23 @@ def is_hooked(layer: nn.Module) -> bool:
     return bool(own["_forward_pre_hooks"] or own["_forward_hooks"] or "forward" in own)
 
 
+def is_watched(layer: nn.Module) -> bool:
+    """Whether anybody would notice if a layer were not called: by its own hooks, forward or backward, or by all's."""
+    own = layer.__dict__
+    backward = own["_backward_pre_hooks"] or own["_backward_hooks"]
+    of_all = every_module._global_forward_hooks or every_module._global_forward_pre_hooks
+    of_all = of_all or every_module._global_backward_hooks or every_module._global_backward_pre_hooks
+    return bool(is_hooked(layer) or backward or of_all)
+
+
 def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a layer is its weight and bias and nothing else: no adapter around it, no hooks, nothing offloaded."""
-    return type(layer) is kind and not is_hooked(layer)
+    return type(layer) is kind and not is_watched(layer)
+
+
+def is_function(layer: nn.Module) -> bool:
+    """Whether a layer has nothing to learn, and nobody watches it, as most activations."""
+    return next(layer.parameters(), None) is None and not is_watched(layer)
 
 
 def version_of(x: Tensor) -> int | None:

@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 import torch
 from kernel_oracle import (
     MAPS,
@@ -17,7 +18,7 @@ from kernel_oracle import (
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_efficient.attention import build_attention, streaming
+from hf_efficient.attention import build_attention, kernel, tile
 from hf_efficient.attention.kernel import kernel_attention
 from hf_efficient.attention.linear_elu import EluFeatures
 
@@ -25,13 +26,28 @@ from hf_efficient.attention.linear_elu import EluFeatures
 @every_map
 @both_ways
 def test_several_tiles_of_the_batch(name, causal, monkeypatch):
-    monkeypatch.setattr(streaming, "TILE", 2 * 2 * 8 * 4)  # two rows of the batch at a time; buffers not kept
+    monkeypatch.setattr(tile, "TILE", 2 * 2 * 8 * 4)  # two rows of the batch at a time; buffers not kept
     leaves, weight = inputs(name, batch=5), weight_for("mask", batch=5)
     q, k, v = heads_first(leaves)
     fast, state = kernel_attention(
         q, k, v, MAPS[name][0], causal=causal, key_weight=weight, chunk_size=8, block_size=4
     )
     assert_equal_with_gradients((fast, total_of(state)), explicit(name, q, k, v, causal, weight), leaves)
+
+
+@every_map
+@both_ways
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("length", [3, 8, 37])
+def test_features_and_states_are_kept_or_made_again(name, causal, kept, length, monkeypatch):
+    monkeypatch.setattr(kernel, "KEPT_FEATURES", kept)
+    leaves, weight = inputs(name, length=length), weight_for("mask", length=length)
+    q, k, v = heads_first(leaves)
+    for key_weight in (None, weight):
+        fast, state = kernel_attention(
+            q, k, v, MAPS[name][0], causal=causal, key_weight=key_weight, chunk_size=16, block_size=4
+        )
+        assert_equal_with_gradients((fast, total_of(state)), explicit(name, q, k, v, causal, key_weight), leaves)
 
 
 @every_map
@@ -53,7 +69,7 @@ def test_scratch_memory_does_not_grow_with_every_length_seen():
         output, _ = kernel_attention(q, k, v, EluFeatures(), causal=True, block_size=16)
         assert_close(output, explicit("elu", q, k, v, True)[0], atol=1e-11, rtol=1e-9)
         output.sum().backward()
-    assert len(streaming._kept.__dict__) < 1500
+    assert len(tile._kept.__dict__) < 1500
 
 
 @every_map

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_efficient.layers import affine as module
-from hf_efficient.layers.affine import affine
+from hf_efficient.layers.affine import activated_affine, affine
 
 needs_onednn = pytest.mark.skipif(not module.AVAILABLE, reason="PyTorch has no oneDNN here, or no AVX")
 
@@ -69,10 +69,56 @@ def test_inputs_of_any_layout(products):
     assert products
 
 
-def test_other_layouts_of_weights_types_and_small_products_go_elsewhere(products, monkeypatch):
+@needs_onednn
+@pytest.mark.parametrize(
+    "cut", [lambda w: w[:, 2:].mT, lambda w: w[:, 2:], lambda w: w[2:, ::2]], ids=["columns", "rows", "steps"]
+)
+def test_part_of_a_weight(products, cut):
+    whole = torch.randn(12, 12).requires_grad_()
+    x, bias = torch.randn(2, 5, cut(whole).shape[1]).requires_grad_(), torch.randn(cut(whole).shape[0])
+    found, wanted = (
+        torch.autograd.grad(function(x, cut(whole), bias).square().sum(), (x, whole))
+        for function in (affine, F.linear)
+    )
+    assert products
+    assert_close(found, wanted)
+
+
+def kept_by(output):
+    return [x for x in output.grad_fn.saved_tensors if x is not None]
+
+
+@needs_onednn
+def test_only_what_has_to_be_is_kept(products):
     x, weight, bias = leaves()
-    wide = torch.randn(10, 12)[:, ::2]
-    assert_close(affine(x, wide, bias), F.linear(x, wide, bias))
+    assert [kept.shape for kept in kept_by(affine(x, weight.detach(), bias))] == [weight.shape]
+    assert [kept.shape for kept in kept_by(affine(x.detach(), weight, bias))] == [x.shape]
+
+
+@needs_onednn
+@pytest.mark.parametrize("activation", [torch.nn.GELU(), torch.nn.SiLU(), torch.nn.ReLU()], ids=str)
+@pytest.mark.parametrize("frozen", [(), (0,), (1,), (2,), (1, 2)], ids=str)
+def test_activated(products, activation, frozen):
+    given = [x.detach() if i in frozen else x for i, x in enumerate(leaves())]
+    learned = [x for x in given if x.requires_grad]
+    output, expected = activated_affine(activation, *given), F.linear(activation(given[0]), *given[1:])
+    assert_close(output, expected)
+    assert products and sum(x.numel() for x in kept_by(output)) == given[0].numel() + given[1].numel()
+    cotangent = torch.randn_like(expected)
+    assert_close(*(torch.autograd.grad(y, learned, cotangent) for y in (output, expected)))
+    with torch.no_grad():
+        assert_close(activated_affine(activation, *given), expected)
+
+
+def test_activated_elsewhere():
+    """Where oneDNN is not asked, as of small products."""
+    given, activation = leaves(), torch.nn.GELU()
+    outputs = activated_affine(activation, *given), F.linear(activation(given[0]), *given[1:])
+    assert_close(*(torch.autograd.grad(output.square().sum(), given) for output in outputs))
+
+
+def test_other_types_and_small_products_go_elsewhere(products, monkeypatch):
+    x, weight, bias = leaves()
     double = leaves(dtype=torch.float64)
     assert_close(affine(*double), F.linear(*double))
     with torch.autocast("cpu", torch.bfloat16):

@@ -28,7 +28,7 @@ class Compression(nn.Module):
         """How much was lost: old (B, n, d) became new (B, n/c, d), and queries (B, N, H, D) look at both.
 
         `attention.project_slots` makes keys and values of slots (`sight`: those of old, if they are known), and
-        `attention.look_at(q, ...)` says what queries see in them.
+        `attention.difference(q, ...)` says how much less queries see in some than in others.
         """
         return None
 
@@ -70,20 +70,19 @@ class ConvCompression(Compression):
     def auxiliary_loss(self, q, old, new, attention, sight=None):
         view = _View(attention)
         weights = {name: p.detach() for name, p in view.named_parameters()}
-        return F.mse_loss(*functional_call(view, weights, (q.detach(), old.detach(), new, sight)))
+        return functional_call(view, weights, (q.detach(), old.detach(), new, sight))
 
 
 class _View(nn.Module):
-    """What queries make of slots of memory before and after compression."""
+    """What queries lose when slots of memory are compressed."""
 
     def __init__(self, attention: nn.Module):
         super().__init__()
         self.attention = attention
 
-    def forward(self, q: Tensor, old: Tensor, new: Tensor, sight: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(self, q: Tensor, old: Tensor, new: Tensor, sight: Tensor | None) -> Tensor:
         sights = self.attention.project_slots(*([old] if sight is None else []), new)
-        before, after = self.attention.look_at(q, *([] if sight is None else [sight]), *sights)
-        return after, before
+        return self.attention.difference(q, *([] if sight is None else [sight]), *sights)
 
 
 class AutoencoderCompression(ConvCompression):

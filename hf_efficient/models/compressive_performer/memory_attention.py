@@ -72,7 +72,7 @@ class MemoryAttention(nn.Module):
         empty = not any(slots.shape[1] for slots in parts)
         if empty or not self.attention.key_width or not is_plain(self.qkv_proj, Projection):
             return [self.as_slots(self.project(slots.contiguous())) for slots in parts]
-        weight, bias = self.qkv_proj.weight[:, self.width :].contiguous(), self.qkv_proj.bias[self.width :]
+        weight, bias = self.qkv_proj.weight[:, self.width :], self.qkv_proj.bias[self.width :]
         return [affine(slots, weight.mT, bias) for slots in parts]
 
     def as_slots(self, vectors: Tensor) -> Tensor:
@@ -92,13 +92,17 @@ class MemoryAttention(nn.Module):
         q = k = rotate(qk, rotation)
         if self.attention.key_width:
             q, k = q.split([heads, self.vectors - 2 * heads], 2)
-        return q.transpose(1, 2), self.keys_first(k), v.transpose(1, 2)
+        return q.transpose(1, 2), self.keys_first(k), self.values_first(v)
 
     def keys_first(self, k: Tensor) -> Tensor:
         """(B, N, H·R, D) -> (B, H, N, R·D)"""
         heads = self.attention.num_heads
         k = k if k.shape[2] == heads else k.unflatten(2, (heads, -1)).flatten(3)
         return k.transpose(1, 2)
+
+    def values_first(self, v: Tensor) -> Tensor:
+        """(B, N, H, D) -> (B, H, N, D); in training copied, or what is kept of v would keep unturned keys too."""
+        return (v.contiguous() if self.training else v).transpose(1, 2)
 
     def forward(
         self, hidden_states: Tensor, memory: Memory, schedule: Schedule
@@ -178,7 +182,7 @@ class MemoryAttention(nn.Module):
             if length:
                 k, v = self.split_slots(part)
                 k = rotate(k, table[start : start + length])
-                state = self.attention.absorb(self.keys_first(k), v.transpose(1, 2), state, mask)
+                state = self.attention.absorb(self.keys_first(k), self.values_first(v), state, mask)
             start += length
         return state, tuple(parts[:2])
 
@@ -257,12 +261,12 @@ class MemoryAttention(nn.Module):
             compressed = last_of(compressed, *self.project_slots(new), self.lengths.compressed)
         return old, (compressed, recent)
 
-    def look_at(self, q: Tensor, *sights: Tensor) -> list[Tensor]:
-        """What queries (B, N, H, D) make of each of some projected slots: every query sees all, without positions."""
+    def difference(self, q: Tensor, *sights: Tensor) -> Tensor:
+        """The mean squared difference between what queries (B, N, H, D) make of some projected slots and of others:
+        every query sees all, without positions."""
         pairs = [self.split_slots(sight) for sight in sights]
-        return self.attention.cross_each(
-            q.transpose(1, 2), [(self.keys_first(k), v.transpose(1, 2)) for k, v in pairs]
-        )
+        pairs = [(self.keys_first(k), v.transpose(1, 2)) for k, v in pairs]
+        return self.attention.reconstruction_loss(q.transpose(1, 2), *pairs)
 
     def settle(self, memory: Memory) -> Memory:
         """What outlives the call: without gradients, and no view of something larger."""

@@ -23,6 +23,8 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from ...attention import build_attention
+from ...attention.plain import is_function, is_plain
+from ...layers.affine import activated_affine
 from ...layers.block import mean_of
 from ...layers.memory import Memory, MemoryLengths, Schedule
 from ...layers.projection import NarrowProjection, Projection
@@ -74,7 +76,10 @@ class CompressivePerformerMLP(nn.Module):
         self.fc2 = NarrowProjection(config.intermediate_size, config.hidden_size)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.fc2(self.activation_fn(self.fc1(hidden_states)))
+        inner, activation = self.fc1(hidden_states), self.activation_fn
+        if torch.is_grad_enabled() and is_plain(self.fc2, NarrowProjection) and is_function(activation):
+            return activated_affine(activation, inner, self.fc2.weight, self.fc2.bias)
+        return self.fc2(activation(inner))
 
 
 class CompressivePerformerLayer(GradientCheckpointingLayer):
