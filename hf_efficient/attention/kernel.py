@@ -259,7 +259,7 @@ class KernelAttention(Attention):
     def absorb(self, k, v, state, key_mask=None):
         if self.uses_positions:  # its features depend on what `extend` alone keeps count of
             return super().absorb(k, v, state, key_mask)
-        return self.run(k[:, :, :0], k, v, key_mask, state, causal=False)[1]
+        return self.run(no_query(k), k, v, key_mask, state, causal=False)[1]
 
     def cross(self, q, k, v, key_mask=None):
         if self.uses_positions:
@@ -270,7 +270,7 @@ class KernelAttention(Attention):
         learning = any(x.requires_grad for x in (q, *before))  # what the short way knows no gradient of
         if not self.normalise or self.uses_positions or self.feature_map.needs_maximum or learning:
             return super().reconstruction_loss(q, before, after)
-        states = [self.run(k[:, :, :0], k, v, None, causal=False)[1]["S"] for k, v in (before, after)]
+        states = [self.run(no_query(k), k, v, None, causal=False)[1]["S"] for k, v in (before, after)]
         return reconstruction_loss(q, *states, self.feature_map, self.eps)
 
     def step(self, q, k, v, state):
@@ -325,6 +325,11 @@ class KernelAttention(Attention):
             device,
             dtype,
         )
+
+
+def no_query(k: Tensor) -> Tensor:
+    """(B, H, 0, D); detached, or the backward pass would add zeros to k's gradient"""
+    return k.detach()[:, :, :0]
 
 
 def row_normalise(scores: Tensor, allowed: Tensor | None, eps: float = 0.0) -> Tensor:
