@@ -48,8 +48,9 @@ Time of the models against transformers' own, of the vision models at identical 
 Both ViTs have the shape of DeiT-tiny: patch 16, hidden 192, 12 layers, 3 heads. A training step is forward, backward
 and AdamW. Everything is warmed up, then each contender has its turn in every round, and every round gives a ratio:
 their time over ours. Shown are the median over the rounds and the quartiles. glibc is told to keep freed memory, for
-both alike (--default-allocator does not); prompts and training of the language model are timed with and without
-that, each contender in a process of its own. Two cores and float32 are what the targets were set for.
+both alike (--default-allocator does not); prompts and training of the language model are measured with and without
+that, each contender in a process of its own, its peak memory as the median of as many processes as rounds.
+Two cores and float32 are what the targets were set for.
 """
 TINY = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}
 FAMILIES = ("mobilevit_v2", "hugginggreen_vit", "kerformer_vit", "compressive_performer")

@@ -9,6 +9,7 @@ import copy
 import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 
 import torch
 from contenders import Contender, missing
@@ -223,12 +224,12 @@ def peaks(claim: str, floor: float, theirs: Callable, keep: bool, rounds: int) -
             [peak_memory(Contender(claim, "ours", make), SEGMENT, True) for _ in range(rounds)]
             for make in (theirs, our_step)
         ]
-    for failure in (peak for peaks in found for peak in peaks if isinstance(peak, str)):
-        return Figure(group, claim, floor, None, note=failure)
-    found = [[peak[TRAINING] / 1e6 for peak in peaks] for peaks in found]
-    theirs, ours = map(statistics.median, found)
-    spans = " over ".join(f"{statistics.median(x):.0f} MB ({min(x):.0f} to {max(x):.0f})" for x in found)
-    return Figure(group, claim, floor, theirs / ours, note=spans)
+    if failures := [peak for peak in chain(*found) if isinstance(peak, str)]:
+        return Figure(group, claim, floor, None, note=failures[0])
+    sides = [[peak[TRAINING] / 1e6 for peak in side] for side in found]
+    more, less = map(statistics.median, sides)
+    spans = " over ".join(f"{statistics.median(x):.0f} MB ({min(x):.0f} to {max(x):.0f})" for x in sides)
+    return Figure(group, claim, floor, more / less, note=spans)
 
 
 def note(found) -> str:

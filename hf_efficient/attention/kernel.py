@@ -33,7 +33,7 @@ SAFE_RANGE = 60.0
 
 
 # Up to so many features per channel are kept for the backward pass: cheaper to read than to make again. With four, as
-# a language model may have, that would spare a few per cent of a step's time, and take a fifth of its memory.
+# a language model may have, that would spare a few per cent of a step's time, and take a seventh more memory.
 KEPT_FEATURES = 2
 
 # torch.compile can't trace writes into scratch memory: the engine runs as it is, between compiled parts.

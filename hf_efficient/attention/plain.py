@@ -13,10 +13,13 @@ def is_hooked(layer: nn.Module) -> bool:
 def is_watched(layer: nn.Module) -> bool:
     """Whether anybody would notice if a layer were not called: by its own hooks, forward or backward, or by all's."""
     own = layer.__dict__
-    backward = own["_backward_pre_hooks"] or own["_backward_hooks"]
-    of_all = every_module._global_forward_hooks or every_module._global_forward_pre_hooks
-    of_all = of_all or every_module._global_backward_hooks or every_module._global_backward_pre_hooks
-    return bool(is_hooked(layer) or backward or of_all)
+    return bool(is_hooked(layer) or own["_backward_pre_hooks"] or own["_backward_hooks"] or are_all_watched())
+
+
+def are_all_watched() -> bool:
+    """Whether somebody watches every layer there is."""
+    forward = every_module._global_forward_pre_hooks or every_module._global_forward_hooks
+    return bool(forward or every_module._global_backward_pre_hooks or every_module._global_backward_hooks)
 
 
 def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:

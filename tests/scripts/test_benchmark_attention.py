@@ -157,10 +157,9 @@ def test_peers_compute_what_we_do():
         assert torch.allclose(ours.make(100, causal).infer(), theirs.make(100, causal).infer(), atol=1e-4)
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_peak_memory_is_that_of_the_pass():
     peak = measure.peak_memory(contenders.module("softmax"), 2048, False)
-    if isinstance(peak, str):
-        pytest.skip(peak)
     activations = 2048 * 512 * 4 * 4  # q, k, v and the heads' output
     assert activations < peak["forward"] <= peak[TRAINING] < 20 * activations
 

@@ -10,11 +10,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as every_module
 from transformers.cache_utils import Cache
 
 from ...attention.base import State
-from ...attention.plain import is_hooked, is_plain
+from ...attention.plain import are_all_watched, is_hooked, is_plain
 from ...layers.memory import Memory, Schedule
 from ...layers.projection import NarrowProjection, Projection
 from ...layers.rotary import rotate
@@ -105,7 +104,7 @@ _decoders: WeakKeyDictionary[nn.Module, Decoder] = WeakKeyDictionary()
 
 def decoder_of(model: nn.Module) -> Decoder | None:
     """The weights of `model.layers` at hand; None if they can't be."""
-    if every_module._global_forward_hooks or every_module._global_forward_pre_hooks:
+    if are_all_watched():
         return None
     decoder = _decoders.get(model)
     if decoder is None or not decoder.is_current():
