@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 State = dict[str, Tensor]
@@ -147,10 +146,6 @@ class Attention(nn.Module):
         nobody = torch.zeros(q.shape[0], q.shape[2], device=q.device, dtype=torch.bool)
         blank = q.new_zeros(*q.shape[:3], k.shape[-1]), q.new_zeros(*q.shape[:3], v.shape[-1])
         return self.extend(q, *blank, state, key_mask=nobody)[0]
-
-    def reconstruction_loss(self, q: Tensor, before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]) -> Tensor:
-        """The mean squared difference that it makes to queries whether they see (k, v) `before` or those `after`."""
-        return F.mse_loss(self.cross(q, *after), self.cross(q, *before))
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         """One token, q, k, v (B, H, D) or (B, H, 1, D). Without gradients the state may be updated in place."""

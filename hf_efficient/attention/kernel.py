@@ -21,7 +21,6 @@ from torch import Tensor
 
 from .base import Attention, State, allowed_keys, zero_masked
 from .feature_map import FeatureMap
-from .reconstruction import reconstruction_loss
 from .streaming import StreamedKernelAttention
 from .tile import TILE, Plan
 
@@ -265,13 +264,6 @@ class KernelAttention(Attention):
         if self.uses_positions:
             return super().cross(q, k, v, key_mask)
         return self.run(q, k, v, key_mask, causal=False)[0]
-
-    def reconstruction_loss(self, q, before, after):
-        learning = any(x.requires_grad for x in (q, *before))  # what the short way knows no gradient of
-        if not self.normalise or self.uses_positions or self.feature_map.needs_maximum or learning:
-            return super().reconstruction_loss(q, before, after)
-        states = [self.run(no_query(k), k, v, None, causal=False)[1]["S"] for k, v in (before, after)]
-        return reconstruction_loss(q, *states, self.feature_map, self.eps)
 
     def step(self, q, k, v, state):
         if q.dim() == 3:

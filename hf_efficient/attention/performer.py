@@ -26,7 +26,6 @@ from torch import Tensor
 from .base import check_choice, check_positive, register_attention
 from .feature_map import LOG2_E, FeatureMap
 from .kernel import NO_KEY, KernelAttention, safe_chunk_size
-from .plain import version_of
 
 RELU_FLOOR = 1e-3
 
@@ -195,6 +194,10 @@ class Performer(KernelAttention):
             x = x * self.head_dim**-0.25
             phi.append(x @ self.projection.to(x.dtype).T - x.square().sum(-1, keepdim=True) / 2)
         return tuple(a.exp() + self.epsilon for a in phi)
+
+
+def version_of(x: Tensor) -> int | None:
+    return None if x.is_inference() else x._version
 
 
 def orthogonal_features(num_features: int, dim: int, norms: str, generator: torch.Generator) -> Tensor:

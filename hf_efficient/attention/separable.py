@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Attention, AttentionOutput, check_positive, linear, register_attention
-from .plain import is_plain
+from .bypass import can_bypass
 from .prefix_softmax import prefix_attention, prefix_softmax_state, prefix_step
 
 
@@ -65,7 +65,7 @@ class Separable(Attention):
         if key_mask is not None:
             weights = weights * key_mask.unsqueeze(-1)
         weights = F.dropout(weights, self.dropout, self.training)
-        if not is_plain(self.k_proj, nn.Linear):  # an adapter, say, is to see every token
+        if not can_bypass(self.k_proj, nn.Linear):  # an adapter, say, is to see every token
             groups = weights.repeat_interleave(self.hidden_size // self.num_latent_tokens, -1)
             return (groups * self.k_proj(x)).sum(1, keepdim=True)
         pooled = weights.mT @ x  # (B, L, d)

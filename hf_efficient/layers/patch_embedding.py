@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from ..attention.plain import is_plain
+from ..attention.bypass import can_bypass
 from ..attention.position_table import resample_positions
 
 
@@ -34,7 +34,7 @@ class PatchEmbeddings(nn.Module):
         if patch_indices is None:
             return self.projection(pixel_values).flatten(2).mT
         patches = gather_patches(pixel_values, self.patch_size, patch_indices)  # (B, k, C, p, p)
-        if is_plain(self.projection, nn.Conv2d):
+        if can_bypass(self.projection, nn.Conv2d):
             return F.linear(patches.flatten(2), self.projection.weight.flatten(1), self.projection.bias)
         return self.projection(patches.flatten(0, 1)).flatten(1).unflatten(0, patches.shape[:2])
 

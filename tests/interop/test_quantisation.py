@@ -11,7 +11,7 @@ from interop_models import build, logits
 from torch import nn
 
 from hf_efficient.data.text import load_text
-from hf_efficient.layers.projection import NarrowProjection, Projection, use_linear_layers
+from hf_efficient.models.compressive_performer.fast.projection import NarrowProjection, Projection, use_linear_layers
 
 torchao = pytest.importorskip("torchao.quantization", reason="pip install hf-efficient[interop]")
 

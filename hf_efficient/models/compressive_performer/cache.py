@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin, DynamicCache
 
-from ...layers.memory import Memory
+from .memory import Memory
 
 
 class CompressiveMemoryLayer(CacheLayerMixin):
@@ -23,23 +23,15 @@ class CompressiveMemoryLayer(CacheLayerMixin):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.made_for: dict = {}  # the config fields and sizes that its tensors belong to
-        self.weights: tuple | None = None  # a mark of the weights that made its keys and values
         self.reset()
 
-    def store(
-        self, memory: Memory, seen: list[int], columns: int, made_for: dict, weights: tuple | None = None
-    ) -> None:
-        """After a call of so many columns."""
-        self.memory, self.made_for, self.weights, self.is_initialized = memory, made_for, weights, True
+    def store(self, memory: Memory, seen: list[int], columns: int, made_for: dict) -> None:
+        """The memory after a call of so many columns, and what each row has then seen."""
+        self.memory, self.made_for, self.is_initialized = memory, made_for, True
         self.count(seen, columns)
 
     def count(self, seen: list[int], columns: int) -> None:
-        """What each row has seen after so many more columns."""
         self.seen, self.columns = seen, self.columns + columns
-
-    def seen_with(self, weights: tuple) -> Memory:
-        """The memory; what other weights made of it is left out, to be made anew."""
-        return self.memory if weights == self.weights else self.memory._replace(state=None, projected=None)
 
     def get_seq_length(self) -> int:
         """Columns seen, padding included: `generate` cuts its inputs by it."""

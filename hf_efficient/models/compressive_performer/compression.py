@@ -10,7 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ...layers.affine import affine
+from ...attention.base import Attention
+from .fast.affine import affine
+from .fast.reconstruction import fast_reconstruction_loss
+
+KeysAndValues = tuple[Tensor, Tensor]
 
 
 class Compression(nn.Module):
@@ -22,13 +26,10 @@ class Compression(nn.Module):
         """(B, n, d) -> (B, n/c, c, d)"""
         return old.unflatten(1, (-1, self.rate))
 
-    def auxiliary_loss(
-        self, q: Tensor, old: Tensor, new: Tensor, attention: nn.Module, sight: Tensor | None = None
-    ) -> Tensor | None:
-        """How much was lost: old (B, n, d) became new (B, n/c, d), and queries (B, N, H, D) look at both.
+    def auxiliary_loss(self, q: Tensor, old: Tensor, new: Tensor, attention: nn.Module) -> Tensor | None:
+        """How much was lost when old slots (B, n, d) became new ones (B, n/c, d).
 
-        `attention.project_slots` makes keys and values of slots (`sight`: those of old, if they are known), and
-        `attention.difference(q, ...)` says how much less queries see in some than in others.
+        `attention` is the layer's `MemoryAttention`, q (B, H, N, D) the queries of its last tokens, without positions.
         """
         return None
 
@@ -67,22 +68,37 @@ class ConvCompression(Compression):
     def forward(self, old: Tensor) -> Tensor:
         return affine(self.groups(old).flatten(2), self.weight, self.bias)
 
-    def auxiliary_loss(self, q, old, new, attention, sight=None):
-        view = _View(attention)
-        weights = {name: p.detach() for name, p in view.named_parameters()}
-        return functional_call(view, weights, (q.detach(), old.detach(), new, sight))
+    def auxiliary_loss(self, q, old, new, attention):
+        loss = _ReconstructionLoss(attention)
+        weights = {name: p.detach() for name, p in loss.named_parameters()}
+        return functional_call(loss, weights, (q.detach(), old.detach(), new))
 
 
-class _View(nn.Module):
-    """What queries lose when slots of memory are compressed."""
+class _ReconstructionLoss(nn.Module):
+    """What queries lose when slots of memory are compressed: a module, so that it can be given detached weights."""
 
     def __init__(self, attention: nn.Module):
         super().__init__()
         self.attention = attention
 
-    def forward(self, q: Tensor, old: Tensor, new: Tensor, sight: Tensor | None) -> Tensor:
-        sights = self.attention.project_slots(*([old] if sight is None else []), new)
-        return self.attention.difference(q, *([] if sight is None else [sight]), *sights)
+    def forward(self, q: Tensor, old: Tensor, new: Tensor) -> Tensor:
+        before, after = (self.attention.split_slots(self.attention.project_slots(slots)) for slots in (old, new))
+        return reconstruction_loss(self.attention.attention, q, before, after)
+
+
+def reconstruction_loss(attention: Attention, q: Tensor, before: KeysAndValues, after: KeysAndValues) -> Tensor:
+    """The mean squared difference between what queries (B, H, N, D) see in some slots and in those after."""
+    loss = fast_reconstruction_loss(attention, q, before, after)
+    return F.mse_loss(look_at(attention, q, *after), look_at(attention, q, *before)) if loss is None else loss
+
+
+def look_at(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """What every query (B, H, N, D) sees in all keys and values (B, H, n, D) of a causal mechanism."""
+    state = attention.initial_state(q.shape[0], q.device, torch.promote_types(q.dtype, torch.float32))
+    state = attention.absorb(k, v, state)
+    nobody = torch.zeros(q.shape[0], q.shape[2], device=q.device, dtype=torch.bool)
+    blank = q.new_zeros(*q.shape[:3], k.shape[-1]), q.new_zeros(*q.shape[:3], v.shape[-1])
+    return attention.extend(q, *blank, state, key_mask=nobody)[0]
 
 
 class AutoencoderCompression(ConvCompression):
@@ -109,7 +125,7 @@ class AutoencoderCompression(ConvCompression):
         slots = affine(new, self.decoder_weight, self.decoder_bias)
         return slots.unflatten(-1, (self.rate, self.hidden_size)).flatten(1, 2)
 
-    def auxiliary_loss(self, q, old, new, attention, sight=None):
+    def auxiliary_loss(self, q, old, new, attention):
         return F.mse_loss(self.decode(new), old.detach())
 
 

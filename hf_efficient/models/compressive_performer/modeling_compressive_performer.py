@@ -3,6 +3,19 @@
 A causal language model for texts of any length: segments of T tokens, linear attention within them, and a memory of
 what came before, recent tokens as they were and older ones compressed. Time per token and size of the state do not
 depend on how much has been read. Pre-norm blocks, rotary positions.
+
+The ways a token can take; all give the same result, to rounding:
+
+| call                                   | way                                                                       |
+| -------------------------------------- | ------------------------------------------------------------------------- |
+| training, or gradients enabled         | `run`: the call's pieces one after the other in each layer         |
+| rows at different places, or padding   | `run`: a piece ends wherever some row's segment does               |
+| a prompt, without gradients            | `fast/reading.py`: segment by segment through all layers                  |
+| the same, only last logits wanted      | `fast/reading.py`: early segments pass the lower layers only              |
+| one token after others (`generate`)    | `fast/decoding.py`: the weights at hand, no module is called              |
+| the same, at the end of a segment,     | `run`: the segment moves into memory, and the attention's state is |
+| or with hooks, adapters, autocast      | made anew from memory with the next token                                 |
+| any of these, in `fast.switched_off()` | `run`                                                              |
 """
 
 from dataclasses import dataclass
@@ -23,18 +36,17 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from ...attention import build_attention
-from ...attention.plain import is_function, is_plain
-from ...layers.affine import activated_affine
 from ...layers.block import mean_of
-from ...layers.memory import Memory, MemoryLengths, Schedule
-from ...layers.projection import NarrowProjection, Projection
 from ...layers.rotary import RotaryTable
 from ..base import EfficientPreTrainedModel
-from .cache import CompressiveMemory
+from .attention import MemoryAttention
+from .cache import CompressiveMemory, CompressiveMemoryLayer
 from .compression import COMPRESSIONS
 from .configuration_compressive_performer import CompressivePerformerConfig
-from .decoding import decoder_of, forget
-from .memory_attention import MemoryAttention
+from .fast.decoding import decode, forget
+from .fast.projection import NarrowProjection, Projection
+from .fast.reading import can_read, read
+from .memory import Memory, MemoryLengths, Schedule
 
 # What a memory's contents depend on, beside the weights.
 MEMORY_FIELDS = (
@@ -76,10 +88,7 @@ class CompressivePerformerMLP(nn.Module):
         self.fc2 = NarrowProjection(config.intermediate_size, config.hidden_size)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        inner, activation = self.fc1(hidden_states), self.activation_fn
-        if torch.is_grad_enabled() and is_plain(self.fc2, NarrowProjection) and is_function(activation):
-            return activated_affine(activation, inner, self.fc2.weight, self.fc2.bias)
-        return self.fc2(activation(inner))
+        return self.fc2(self.activation_fn(self.fc1(hidden_states)))
 
 
 class CompressivePerformerLayer(GradientCheckpointingLayer):
@@ -109,13 +118,8 @@ class CompressivePerformerLayer(GradientCheckpointingLayer):
     ) -> tuple[Tensor, Memory, Tensor | None]:
         """(B, N, d) -> (B, N, d), the memory after them, and the compression's loss in training"""
         attended, memory, loss = self.memory_attention(self.layernorm_before(hidden_states), memory, schedule)
-        hidden_states = hidden_states + (self.dropout(attended) if self.training else attended)
-        transformed = self.mlp(self.layernorm_after(hidden_states))
-        return hidden_states + (self.dropout(transformed) if self.training else transformed), memory, loss
-
-    def skim(self, hidden_states: Tensor, memory: Memory, schedule: Schedule) -> Memory:
-        """The memory after tokens (B, N, d) that end a segment, whose outputs nobody asks for."""
-        return self.memory_attention.skim(self.layernorm_before(hidden_states), memory, schedule)
+        hidden_states = hidden_states + self.dropout(attended)
+        return hidden_states + self.dropout(self.mlp(self.layernorm_after(hidden_states))), memory, loss
 
 
 class CompressivePerformerPreTrainedModel(EfficientPreTrainedModel):
@@ -190,12 +194,9 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
             self.check_rows("reset", reset.shape[0], batch)
             for kept in cache.layers:
                 kept.reset(reset)
-        seen = cache.layers[0].seen or [0] * batch
-        schedule = Schedule(seen, length, self.lengths.segment, self.real_tokens(attention_mask, batch, length))
-        if schedule.aligned and not (self.training or torch.is_grad_enabled() or self.shows_layers(kwargs)):
-            hidden_states, auxiliary_loss = self.read(hidden_states, cache, schedule, last_tokens), None
-        else:
-            hidden_states, auxiliary_loss = self.run_layers(hidden_states, cache, schedule)
+        mask = self.real_tokens(attention_mask, batch, length)
+        every_layer = bool(kwargs.get("output_hidden_states") or self.config.output_hidden_states)
+        hidden_states, auxiliary_loss = self.run(hidden_states, cache, mask, last_tokens, every_layer)
         return CompressivePerformerOutput(
             last_hidden_state=self.norm(hidden_states),
             past_key_values=cache if use_cache or past_key_values is not None else None,
@@ -203,47 +204,35 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
             memory=cache,
         )
 
-    def read(self, hidden_states: Tensor, cache: Cache, schedule: Schedule, last_tokens: int | None) -> Tensor:
-        """`run_layers` without gradients, for rows at the same place in their segments; at least the last tokens'
-        outputs are returned. A segment's activations stay in cache, and memory does not grow with the text."""
-        outside = torch.is_autocast_enabled(hidden_states.device.type) or torch.compiler.is_compiling()
-        if schedule.is_step and not outside and (decoder := decoder_of(self)) is not None:
-            attention = self.layers[0].memory_attention
-            table = attention.positions.on(hidden_states.device, hidden_states.dtype)
-            decoded = decoder(hidden_states, cache, schedule, attention.rotation_of(schedule, table))
-            if decoded is not None:
-                return decoded
-        parts, layers = [], len(self.layers)
-        depths = schedule.depths(layers, self.lengths.reach, last_tokens or hidden_states.shape[1])
-        for part, piece, depth in zip(schedule.apart(), schedule.pieces, depths, strict=True):
-            output, _ = self.run_layers(hidden_states[:, piece.columns], cache, part, depth)
-            parts += [output] if depth == layers else []
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-
-    def run_layers(
-        self, hidden_states: Tensor, cache: Cache, schedule: Schedule, depth: int | None = None
+    def run(
+        self, hidden_states: Tensor, cache: Cache, mask: Tensor | None, last_tokens: int | None, every_layer: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, N, d) through all layers, which remember it; those from `depth` on do only that. What the ones above it
-        remember of hidden states that lack a layer is forgotten before anybody looks (`Schedule.depths`)."""
-        length, losses = hidden_states.shape[1], []
-        for i, (layer, kept) in enumerate(zip(self.layers, cache.layers, strict=True)):
-            weights = layer.memory_attention.weights_mark()
-            before = Memory.empty(hidden_states) if kept.memory is None else kept.seen_with(weights)
-            if depth is None or i < depth:
-                hidden_states, after, loss = layer(hidden_states, memory=before, schedule=schedule)
-                losses.append(loss)
-            else:
-                after = layer.skim(hidden_states, before, schedule)
-            kept.store(after, schedule.after, length, self.made_for, weights)
+        """(B, N, d) through all layers, the way that the table above says, and the compression's loss in training"""
+        plain = self.training or torch.is_grad_enabled() or every_layer
+        if not plain and mask is None and (decoded := decode(self, hidden_states, cache)) is not None:
+            return decoded, None
+        batch, length, _ = hidden_states.shape
+        schedule = Schedule(cache.layers[0].seen or [0] * batch, length, self.lengths.segment, mask)
+        if not plain and can_read(schedule):
+            return read(self, hidden_states, cache, schedule, last_tokens), None
+        losses = []
+        for layer, kept in zip(self.layers, cache.layers, strict=True):
+            hidden_states, loss = self.run_layer(layer, hidden_states, kept, schedule)
+            losses.append(loss)
         return hidden_states, mean_of(losses)
+
+    def run_layer(
+        self, layer: nn.Module, hidden_states: Tensor, kept: CompressiveMemoryLayer, schedule: Schedule
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, N, d) through one layer, whose memory is kept."""
+        before = Memory.empty(hidden_states) if kept.memory is None else kept.memory
+        hidden_states, after, loss = layer(hidden_states, memory=before, schedule=schedule)
+        kept.store(after, schedule.after, hidden_states.shape[1], self.made_for)
+        return hidden_states, loss
 
     def _apply(self, fn, recurse=True):
         forget(self)  # weights that are about to be replaced
         return super()._apply(fn, recurse)
-
-    def shows_layers(self, kwargs: dict) -> bool:
-        """Whether every layer's hidden states are asked for."""
-        return bool(kwargs.get("output_hidden_states") or self.config.output_hidden_states)
 
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """(B, N, d)"""

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...attention.base import AttentionOutput
-from ...attention.plain import is_plain
+from ...attention.bypass import can_bypass
 from .convolution import ConvLayer, PointwiseConv2d
 from .tokens import fold, project
 
@@ -28,7 +28,7 @@ class SeparableAttention(nn.Module):
 
     def forward(self, tokens: Tensor, grid: tuple[int, int], output_attentions: bool = False) -> AttentionOutput:
         """(B, P, N, d) -> (B, P, N, d), and with output_attentions cs as maps (B, L, H, W)"""
-        plain = is_plain(self.qkv_proj.convolution, PointwiseConv2d)
+        plain = can_bypass(self.qkv_proj.convolution, PointwiseConv2d)
         scores, context, values = self.pool_and_project(tokens) if plain else self.project_and_pool(tokens)
         output = project(self.out_proj, values * context)
         return AttentionOutput(output, fold(scores, grid, self.patch) if output_attentions else None)

@@ -6,7 +6,7 @@ Cutting a map into tokens and joining them are one copy each; attention among th
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...attention.plain import is_plain
+from ...attention.bypass import can_bypass
 from .convolution import ConvLayer, PointwiseConv2d
 
 
@@ -39,6 +39,6 @@ class TokenNorm(nn.GroupNorm):
 def project(layer: ConvLayer, tokens: Tensor) -> Tensor:
     """The 1×1 convolution of `layer` on tokens (B, P, N, d)"""
     convolution = layer.convolution
-    if is_plain(convolution, PointwiseConv2d):
+    if can_bypass(convolution, PointwiseConv2d):
         return F.linear(tokens, convolution.weight.flatten(1), convolution.bias)
     return convolution(tokens.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)

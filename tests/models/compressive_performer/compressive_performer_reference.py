@@ -51,8 +51,9 @@ class Reference:
         """(n, d) -> q, k, v (1, H, n, ·)"""
         mechanism = module.attention
         projected = x @ module.qkv_proj.weight + module.qkv_proj.bias
-        q, k, v = projected.split([module.width, mechanism.key_width, module.width], -1)
-        if mechanism.shared_qk:
+        keys = module.key_vectors * mechanism.head_dim
+        q, k, v = projected.split([module.width, keys, module.width], -1)
+        if not keys:  # they are its queries
             k = q
         return tuple(y.unflatten(-1, (mechanism.num_heads, -1)).transpose(0, 1).unsqueeze(0) for y in (q, k, v))
 

@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from ....attention.bypass import can_bypass
 from .affine import affine
+from .switch import is_on
 
 
 class Projection(Conv1D):
@@ -59,6 +61,29 @@ class NarrowProjection(nn.Linear):
             return torch.baddbmm(biases, x.expand(2, 1, -1), halves).view(1, -1)
 
         return product
+
+
+def project_from(layer: nn.Module, x: Tensor, start: int) -> Tensor:
+    """The output channels of a projection from `start` on: (..., in) -> (..., out - start)
+
+    Only those are computed where the weight may be used without calling the layer.
+    """
+    if start and is_on() and can_bypass(layer, Projection):
+        return affine(x, layer.weight[:, start:].mT, layer.bias[start:])
+    return layer(x)[..., start:]
+
+
+def weights_version(layer: nn.Module) -> tuple:
+    """Differs when the output for the same input may: after a step of training, with another adapter."""
+    if type(layer) is Projection:
+        return id(layer), _changes(layer.weight)
+    adapters = getattr(layer, "disable_adapters", None), *getattr(layer, "active_adapters", ())
+    return id(layer), *map(_changes, layer.parameters()), *adapters
+
+
+def _changes(x: Tensor) -> int | None:
+    """How often x was changed in place; tensors made in inference mode have no such count."""
+    return None if x.is_inference() else x._version
 
 
 def use_linear_layers(model: nn.Module) -> nn.Module:

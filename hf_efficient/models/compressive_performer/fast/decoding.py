@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from ...attention.base import State
-from ...attention.plain import are_all_watched, is_hooked, is_plain
-from ...layers.memory import Memory, Schedule
-from ...layers.projection import NarrowProjection, Projection
-from ...layers.rotary import rotate
+from ....attention.base import State
+from ....attention.bypass import are_all_hooked, can_bypass, is_hooked
+from ....layers.rotary import rotate
+from ..memory import Memory
+from .projection import NarrowProjection, Projection, weights_version
+from .switch import is_on
 
 
 class LayerStep:
@@ -29,7 +30,7 @@ class LayerStep:
     def __init__(self, layer: nn.Module):
         memory_attention, mlp = layer.memory_attention, layer.mlp
         attention = memory_attention.attention
-        self.weights_mark = memory_attention.weights_mark
+        self.qkv_proj = memory_attention.qkv_proj
         self.norms = [
             (norm.normalized_shape, norm.weight.detach(), norm.bias.detach(), norm.eps)
             for norm in (layer.layernorm_before, layer.layernorm_after)
@@ -60,7 +61,9 @@ class Decoder:
 
     def __init__(self, layers: nn.ModuleList):
         self.steps = [LayerStep(layer) for layer in layers]
-        self.recurrent = all(layer.memory_attention.attention.supports_recurrent for layer in layers)
+        first = layers[0].memory_attention
+        self.positions, self.segment_start = first.positions, first.lengths.compressed + first.lengths.recent
+        self.recurrent = first.attention.supports_recurrent
         modules = list(layers.modules())
         self.modules = [(up._modules, name, module) for up in modules for name, module in up._modules.items()]
         named = ((up._parameters, name, p) for up in modules for name, p in up._parameters.items())
@@ -76,17 +79,22 @@ class Decoder:
                 return False
         return True
 
-    def __call__(self, hidden_states: Tensor, cache: Cache, schedule: Schedule, rotation: Tensor) -> Tensor | None:
-        """(B, 1, d) -> (B, 1, d), remembered; None, and nothing done, if a layer's state has to be made first."""
-        marks = [step.weights_mark() for step in self.steps]
-        for kept, mark in zip(cache.layers, marks, strict=True):
-            if kept.memory is None or kept.memory.state is None or kept.weights != mark:
+    def __call__(self, hidden_states: Tensor, cache: Cache, place: int) -> Tensor | None:
+        """(B, 1, d), at a place in the open segment -> (B, 1, d), and the memory is updated in place.
+
+        None, and nothing done, if a layer's state has to be made first.
+        """
+        for step, kept in zip(self.steps, cache.layers, strict=True):
+            memory = kept.memory
+            if memory is None or memory.state is None or memory.made_by != weights_version(step.qkv_proj):
                 return None
-        place, token = schedule.positions.start, hidden_states.squeeze(1)
+        table = self.positions.on(hidden_states.device, hidden_states.dtype)
+        rotation, token = table[self.segment_start + place], hidden_states.squeeze(1)
+        seen = [n + 1 for n in cache.layers[0].seen]
         with torch.inference_mode() if self.recurrent else torch.no_grad():
             for step, kept in zip(self.steps, cache.layers, strict=True):
                 token = step(token, kept.memory, place, rotation)
-                kept.count(schedule.after, 1)
+                kept.count(seen, 1)
         for kept in cache.layers if self.recurrent else ():
             make_ordinary(kept.memory.state)
         return token.unsqueeze(1).clone()
@@ -102,9 +110,23 @@ def make_ordinary(state: State) -> None:
 _decoders: WeakKeyDictionary[nn.Module, Decoder] = WeakKeyDictionary()
 
 
+def decode(model: nn.Module, hidden_states: Tensor, cache: Cache) -> Tensor | None:
+    """(B, N, d) -> (B, N, d), if it is one token of each row in the midst of a segment; None where it is not, and
+    where layers have to be called."""
+    seen, segment = cache.layers[0].seen, model.lengths.segment
+    if hidden_states.shape[1] > 1 or not seen or not is_on():
+        return None
+    place = seen[0] % segment
+    if place == segment - 1 or any(n % segment != place for n in seen):
+        return None
+    outside = torch.is_autocast_enabled(hidden_states.device.type) or torch.compiler.is_compiling()
+    decoder = None if outside else decoder_of(model)
+    return None if decoder is None else decoder(hidden_states, cache, place)
+
+
 def decoder_of(model: nn.Module) -> Decoder | None:
     """The weights of `model.layers` at hand; None if they can't be."""
-    if are_all_watched():
+    if are_all_hooked():
         return None
     decoder = _decoders.get(model)
     if decoder is None or not decoder.is_current():
@@ -132,8 +154,8 @@ def is_as_built(layer: nn.Module) -> bool:
         layer.layernorm_after: nn.LayerNorm,
     }
     return (
-        memory_attention.attention.key_width == memory_attention.width
-        and all(is_plain(part, kind) for part, kind in parts.items())
+        memory_attention.key_vectors == memory_attention.num_heads
+        and all(can_bypass(part, kind) for part, kind in parts.items())
         and not any(map(is_hooked, layer.modules()))
         and all(type(parameter) is nn.Parameter and not parameter.is_meta for parameter in layer.parameters())
     )

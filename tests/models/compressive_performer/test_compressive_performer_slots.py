@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from hf_efficient.layers.memory import (
+from hf_efficient.models.compressive_performer.fast.reading import needed_depths
+from hf_efficient.models.compressive_performer.memory import (
     Memory,
     MemoryLengths,
     Schedule,
-    join,
-    last_of,
-    own_storage,
+    append,
+    filled_slots,
+    move_on,
     put_rows,
-    remember,
     write_segment,
 )
 
@@ -50,14 +50,12 @@ def test_what_is_filled_follows_from_the_tokens_seen(lengths):
         assert lengths.compressed_after(tokens) == len(compressed)
         assert lengths.recent_after(tokens) == len(recent)
         assert lengths.open_after(tokens) == len(segment)
-        assert len(compressed) + len(recent) + len(segment) < lengths.total + 1
         assert not compressed or len(recent) == lengths.recent, "so positions have no gap"
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_positions_are_where_the_tokens_were(lengths):
     positions = lengths.positions()
-    assert positions.shape == (lengths.total,)
     tokens = lengths.segment * 20  # all is full
     compressed, recent, _ = simulate(lengths, tokens)
     slots = [[token - tokens for token in slot] for slot in compressed]
@@ -82,7 +80,7 @@ MASKS = {
 @pytest.mark.parametrize("mask", MASKS)
 def test_no_piece_passes_the_end_of_a_segment(mask, seen):
     mask, T = MASKS[mask], 5
-    schedule = Schedule(seen, 22, T, mask)
+    schedule, lengths = Schedule(seen, 22, T, mask), MemoryLengths(T, 10, 4, 5)
     real = torch.ones(3, 22, dtype=torch.bool) if mask is None else mask
     assert [c for piece in schedule.pieces for c in range(piece.columns.start, piece.columns.stop)] == list(range(22))
     counts = list(seen)
@@ -95,12 +93,15 @@ def test_no_piece_passes_the_end_of_a_segment(mask, seen):
             assert n <= T - counts[row] % T
             counts[row] += n
         full = [row for row, n in enumerate(piece.real) if n and counts[row] % T == 0]
-        assert piece.full(T) == full
+        groups = piece.full_rows(lengths)
+        assert sorted(row for rows in groups.values() for row in rows) == full
+        for filled, rows in groups.items():
+            for row in rows:
+                assert filled == (lengths.compressed_after(piece.seen[row]), lengths.recent_after(piece.seen[row]))
     assert schedule.after == counts
-    positions = torch.arange(T)[schedule.positions] if isinstance(schedule.positions, slice) else schedule.positions
     for row in range(3):
         expected = [(seen[row] + i) % T for i in range(int(real[row].sum()))]
-        assert positions.expand(3, 22)[row][real[row]].tolist() == expected
+        assert schedule.positions.expand(3, 22)[row][real[row]].tolist() == expected
 
 
 def test_aligned_rows_take_a_piece_per_segment():
@@ -111,7 +112,7 @@ def test_aligned_rows_take_a_piece_per_segment():
     assert schedule.aligned
     assert Schedule([3, 8], 22, 5).aligned
     assert not Schedule([3, 7], 22, 5).aligned
-    assert Schedule([3, 8], 2, 5).positions == slice(3, 5)
+    assert Schedule([3, 8], 2, 5).positions.tolist() == [3, 4]
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
@@ -131,17 +132,10 @@ def test_a_piece_passes_the_layers_whose_output_matters(lengths, seen, wanted):
             for source in chain(*compressed, recent, segment):
                 if source >= seen:
                     needed[source - seen] = max(needed[source - seen], layer - 1)
-    depths = schedule.depths(layers, lengths.reach, wanted)
+    depths = needed_depths(schedule, lengths, layers, wanted)
     for piece, depth in zip(schedule.pieces, depths, strict=True):
         assert depth >= max(needed[piece.columns])
         assert depth <= max(needed[piece.columns.start : min(columns, piece.columns.stop + lengths.segment)])
-
-
-def test_a_step_leaves_every_segment_open():
-    assert Schedule([3, 6], 1, 5).is_step
-    assert not Schedule([3, 4], 1, 5).is_step
-    assert not Schedule([3, 6], 2, 5).is_step
-    assert not Schedule([3, 6], 1, 5, flags("x", ".")).is_step
 
 
 def sequence(start, stop, rows=2):
@@ -151,35 +145,28 @@ def sequence(start, stop, rows=2):
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_full_segments_move_on(lengths):
-    compress = lambda old: old.unflatten(1, (-1, lengths.rate)).mean(2)  # noqa: E731
-    compressed, recent = sequence(0, 0), sequence(0, 0)
+    recent = sequence(0, 0)
     for start in range(0, lengths.segment * 9, lengths.segment):
-        segment = sequence(start, start + lengths.segment)
-        before = recent
-        compressed, recent, old, new = remember(compressed, recent, segment, lengths, compress)
-        slots, kept, _ = simulate(lengths, start + lengths.segment)
-        assert recent[0].flatten().tolist() == kept
-        assert compressed[0].flatten().tolist() == [sum(slot) / len(slot) for slot in slots]
-        if old is not None:
-            assert old[0].flatten().tolist() == torch.cat([before, segment], 1)[0, : old.shape[1], 0].tolist()
-            assert_close(new, compress(old))
+        segment, before = sequence(start, start + lengths.segment), recent
+        old, recent = move_on(recent, segment, lengths.recent)
+        assert recent[0].flatten().tolist() == simulate(lengths, start + lengths.segment)[1]
+        assert torch.equal(torch.cat([old, recent], 1), torch.cat([before, segment], 1))
+        assert recent.untyped_storage().nbytes() == recent.nbytes, "the segment's buffer is used again"
 
 
 def test_no_more_slots_are_kept_than_there_is_room_for():
     slots = torch.arange(9.0).view(1, 9, 1)
     for kept, room in ((0, 5), (3, 4), (4, 5), (4, 9), (4, 20), (7, 2), (9, 0)):
-        found = last_of(slots[:, :kept], slots[:, kept:], room)
+        found = append(slots[:, :kept], slots[:, kept:], room)
         assert_close(found, slots[:, max(0, 9 - room) :])
-        if 0 < kept < 9 and 9 - kept < room < 9:
-            assert found.untyped_storage().nbytes() == found.nbytes, "nothing forgotten is kept alive"
+        assert found.untyped_storage().nbytes() == found.nbytes, "nothing forgotten is kept alive"
 
 
-def test_what_is_remembered_is_detached():
-    weight = torch.ones(1, requires_grad=True)
-    compressed, recent, _, new = remember(
-        sequence(0, 0), sequence(0, 4), sequence(4, 8), MemoryLengths(4, 4, 4, 2), lambda old: weight * old[:, ::2]
-    )
-    assert new.requires_grad and not compressed.requires_grad and not recent.requires_grad
+def test_which_slots_are_filled():
+    slots = torch.zeros(3, 4, 2)
+    assert filled_slots([2, 2, 2], slots) is None
+    assert filled_slots([1, 4, 0], slots).tolist() == flags("...x", "xxxx", "....").tolist()
+    assert filled_slots([1, 4, 0], slots, leftmost=True).tolist() == flags("x...", "xxxx", "....").tolist()
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -213,23 +200,20 @@ def test_rows_are_put_right_aligned():
     assert narrower[..., 0].tolist() == [[0, 0, 1], [10, 11, 12], [0, 0, 1]]
 
 
-def test_joining_one_filled_part_copies_nothing():
-    x, empty = torch.randn(2, 3, 4), torch.randn(2, 0, 4)
-    assert join(empty, x, empty) is x
-    assert join(empty, empty) is empty
-    assert torch.equal(join(x, empty, x), torch.cat([x, x], 1))
-
-
-def test_views_are_copied_out_of_larger_storage():
-    x = torch.randn(1, 100, 4)
-    assert own_storage(x) is x
-    part = own_storage(x[:, 90:])
-    assert torch.equal(part, x[:, 90:]) and part.untyped_storage().nbytes() == 10 * 4 * 4
-
-
 def test_rows_of_a_memory_are_selected():
     memory = Memory(torch.randn(3, 2, 4), torch.randn(3, 5, 4), torch.randn(3, 0, 4), {"S": torch.randn(3, 7)})
     picked = memory.select(torch.tensor([2, 0]))
     assert torch.equal(picked.recent, memory.recent[[2, 0]])
     assert torch.equal(picked.state["S"], memory.state["S"][[2, 0]])
     assert memory._replace(state=None).select(torch.tensor([1])).state is None
+    assert memory.select(None) is memory
+
+
+def test_rows_of_a_memory_are_replaced():
+    memory = Memory(*(sequence(0, n, rows=3) for n in (2, 5, 4)), {"S": torch.randn(3, 7)})
+    others = Memory(sequence(7, 10, rows=1), sequence(20, 25, rows=1), sequence(0, 0, rows=1))
+    found = memory.with_rows(torch.tensor([1]), others)
+    assert found.compressed[..., 0].tolist() == [[0, 0, 1], [7, 8, 9], [0, 0, 1]]
+    assert found.recent[1, :, 0].tolist() == [20, 21, 22, 23, 24] and found.recent[0, :, 0].tolist() == [0, 1, 2, 3, 4]
+    assert torch.equal(found.segment, memory.segment) and found.state is None
+    assert memory.with_rows(None, others) is others

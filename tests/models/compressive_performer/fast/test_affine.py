@@ -6,8 +6,9 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from hf_efficient.layers import affine as module
-from hf_efficient.layers.affine import activated_affine, affine
+from hf_efficient.models.compressive_performer.fast import affine as module
+from hf_efficient.models.compressive_performer.fast.affine import affine
+from hf_efficient.models.compressive_performer.fast.switch import switched_off
 
 needs_onednn = pytest.mark.skipif(not module.AVAILABLE, reason="PyTorch has no oneDNN here, or no AVX")
 
@@ -95,28 +96,6 @@ def test_only_what_has_to_be_is_kept(products):
     assert [kept.shape for kept in kept_by(affine(x.detach(), weight, bias))] == [x.shape]
 
 
-@needs_onednn
-@pytest.mark.parametrize("activation", [torch.nn.GELU(), torch.nn.SiLU(), torch.nn.ReLU()], ids=str)
-@pytest.mark.parametrize("frozen", [(), (0,), (1,), (2,), (1, 2)], ids=str)
-def test_activated(products, activation, frozen):
-    given = [x.detach() if i in frozen else x for i, x in enumerate(leaves())]
-    learned = [x for x in given if x.requires_grad]
-    output, expected = activated_affine(activation, *given), F.linear(activation(given[0]), *given[1:])
-    assert_close(output, expected)
-    assert products and sum(x.numel() for x in kept_by(output)) == given[0].numel() + given[1].numel()
-    cotangent = torch.randn_like(expected)
-    assert_close(*(torch.autograd.grad(y, learned, cotangent) for y in (output, expected)))
-    with torch.no_grad():
-        assert_close(activated_affine(activation, *given), expected)
-
-
-def test_activated_elsewhere():
-    """Where oneDNN is not asked, as of small products."""
-    given, activation = leaves(), torch.nn.GELU()
-    outputs = activated_affine(activation, *given), F.linear(activation(given[0]), *given[1:])
-    assert_close(*(torch.autograd.grad(output.square().sum(), given) for output in outputs))
-
-
 def test_other_types_and_small_products_go_elsewhere(products, monkeypatch):
     x, weight, bias = leaves()
     double = leaves(dtype=torch.float64)
@@ -125,6 +104,8 @@ def test_other_types_and_small_products_go_elsewhere(products, monkeypatch):
         assert affine(x, weight, bias).dtype == torch.bfloat16
     with monkeypatch.context() as patch:
         patch.setattr(torch.backends.mkldnn, "enabled", False)
+        affine(x, weight, bias)
+    with switched_off():
         affine(x, weight, bias)
     monkeypatch.setattr(module, "WORTHWHILE", 2**23)
     affine(x, weight, bias)

@@ -12,15 +12,28 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .feature_map import FeatureMap
-from .tile import TILE, Plan, Tile, tiles_of
+from ....attention.base import Attention
+from ....attention.feature_map import FeatureMap
+from ....attention.kernel import KernelAttention, no_query
+from ....attention.tile import TILE, Plan, Tile, tiles_of
+from .switch import is_on
 
 
-def reconstruction_loss(q: Tensor, before: Tensor, after: Tensor, feature_map: FeatureMap, eps: float) -> Tensor:
-    """q (B, H, N, D), states before and after (B, H, F, Dv + 1) with z last -> the loss, of their dtype.
+def fast_reconstruction_loss(
+    attention: Attention, q: Tensor, before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]
+) -> Tensor | None:
+    """q (B, H, N, D), and keys and values (B, H, n, D) before and after -> the loss; None where it knows no way."""
+    learning = any(x.requires_grad for x in (q, *before))  # of which it knows no gradient
+    if not is_on() or learning or not isinstance(attention, KernelAttention):
+        return None
+    if not attention.normalise or attention.uses_positions or attention.feature_map.needs_maximum:
+        return None
+    states = [attention.run(no_query(k), k, v, None, causal=False)[1]["S"] for k, v in (before, after)]
+    return loss_of_states(q, *states, attention.feature_map, attention.eps)
 
-    The map must not need a running maximum.
-    """
+
+def loss_of_states(q: Tensor, before: Tensor, after: Tensor, feature_map: FeatureMap, eps: float) -> Tensor:
+    """q (B, H, N, D), states before and after (B, H, F, Dv + 1) with z last -> the loss, of their dtype."""
     _, heads, length, _ = q.shape
     features, width = before.shape[2], before.shape[3]
     chunk_size = max(1, min(1024, length, TILE // (heads * max(features, 2 * width))))

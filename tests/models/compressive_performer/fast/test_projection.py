@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_efficient.layers.projection import NarrowProjection, Projection
+from hf_efficient.models.compressive_performer.fast.projection import NarrowProjection, Projection
 
 
 @pytest.mark.parametrize("kind", [Projection, NarrowProjection])

@@ -10,8 +10,8 @@ from compressive_performer_cases import ARMS, MECHANISMS, make, text
 from torch import nn
 from torch.testing import assert_close
 
-from hf_efficient.models.compressive_performer import decoding
-from hf_efficient.models.compressive_performer.decoding import decoder_of
+from hf_efficient.models.compressive_performer.fast import decoding
+from hf_efficient.models.compressive_performer.fast.decoding import decoder_of
 
 EVERY = {**ARMS, **MECHANISMS}
 CLOSE = {"atol": 1e-9, "rtol": 1e-9}
@@ -58,7 +58,7 @@ def test_it_is_what_the_modules_compute(fields, rows, steps):
     assert not steps
     assert_close(decode(model, ids), expected, **CLOSE)
     attention = model.model.layers[0].memory_attention
-    assert bool(steps) == (attention.attention.key_width == attention.width)
+    assert bool(steps) == (attention.key_vectors == attention.num_heads)
 
 
 @pytest.mark.parametrize("fields", EVERY.values(), ids=EVERY)
