@@ -1,14 +1,15 @@
 """Benchmark every attention mechanism against PyTorch's fused softmax attention (SDPA): make bench ARGS="--help"."""
 
 import argparse
-from pathlib import Path
+import sys
 
-import torch
-from benchmark_report import DIRECTIONS, write
-from contenders import field
-from measure import PATIENCE, Progress, environment, keep_freed_memory, limit_memory, peak_memory, positive, race
-from targets import all_figures, number_of_steps
-
+from benchmarks.attention_floors import all_figures, number_of_steps
+from benchmarks.command_line import Progress, benchmark_parser, positive, prepare
+from benchmarks.memory import peak_memory
+from benchmarks.peers import field
+from benchmarks.record import run_record
+from benchmarks.reports import DIRECTIONS, write_attention
+from benchmarks.timing import PATIENCE, race
 from hf_efficient.attention import list_attentions
 
 DESCRIPTION = f"""
@@ -35,10 +36,11 @@ more than {PATIENCE:.0f} s a call, or more memory than there is, is left out, an
 
 EXAMPLES = """
 examples:
-  make bench                   everything, about half an hour on two cores
-  make bench ARGS=--targets    only the figures that have a target; fails if one is missed
-  make bench ARGS=--quick      a first impression in a few minutes
-  make bench ARGS="--mechanisms performer linear_elu --lengths 1024 16384 --causal"
+  python -m benchmarks.attention              everything, about half an hour on two cores
+  python -m benchmarks.attention --targets    only the figures that have a target; fails if one is missed
+  python -m benchmarks.attention --quick      a first impression in a few minutes
+  python -m benchmarks.attention --mechanisms performer linear_elu --lengths 1024 16384 --causal
+  make bench ARGS=--quick                     the same, in an environment that make sets up
 
 A run writes benchmark.json (every round, and the machine it ran on), benchmark.png
 (speed-up against length) and benchmark.md (the table of mechanisms with their crossover:
@@ -47,10 +49,8 @@ and targets.md. A run without --mechanisms and --quick ends with the targets.
 """
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    parser = benchmark_parser("attention", DESCRIPTION, "results/attention", EXAMPLES)
     parser.add_argument("--lengths", type=positive, nargs="+", metavar="N", help="default: 128 to 4096 in doublings")
     parser.add_argument(
         "--mechanisms", nargs="+", choices=list_attentions(), metavar="NAME", help=f"of {', '.join(list_attentions())}"
@@ -62,12 +62,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--memory-lengths", type=positive, nargs="*", metavar="N", help="default: 4096; none: skip it")
     parser.add_argument("--quick", action="store_true", help="3 rounds, up to length 1024, no memory, no targets")
     parser.add_argument("--targets", action="store_true", help="only the figures that have a target")
-    parser.add_argument("--output", type=Path, default=Path("results/attention"), metavar="DIR")
-    parser.add_argument(
-        "--default-allocator", action="store_true", help="let glibc return memory to the system after every call"
-    )
-    parser.add_argument("--threads", type=positive, help="default: what PyTorch chooses")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     if arguments.quick and arguments.targets:
         parser.error("--quick measures no targets: give one of --quick and --targets.")
     arguments.lengths = sorted(
@@ -79,17 +74,14 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def main() -> int:
-    arguments = parse_arguments()
-    if not arguments.default_allocator:
-        keep_freed_memory()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    limit_memory()
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = parse_arguments(argv)
+    prepare(arguments)
     directions = ["causal"] if arguments.causal else ["bidirectional"] if arguments.bidirectional else DIRECTIONS
     fields = {direction: field(arguments.mechanisms, direction == "causal") for direction in directions}
-    results = {"environment": environment(), "rows": [], "left_out": [], "memory": [], "targets": []}
-    arguments.output.mkdir(parents=True, exist_ok=True)  # before the work, not after
+    run = run_record("attention", argv)
+    results = {"environment": run, "rows": [], "left_out": [], "memory": [], "targets": []}
     targets = arguments.targets or not (arguments.quick or arguments.mechanisms)
     progress = Progress(number_of_calls(fields, arguments) * (not arguments.targets) + number_of_steps() * targets)
     if not arguments.targets:
@@ -98,7 +90,7 @@ def main() -> int:
     figures = all_figures(arguments.rounds, progress) if targets else []
     results["targets"] = [figure.record() for figure in figures]
     progress.close()
-    write(results, figures, arguments.output)
+    write_attention(results, figures, arguments.output)
     missed = [figure for figure in figures if figure.verdict == "FAIL"]
     return 1 if arguments.targets and missed else 0
 

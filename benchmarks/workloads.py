@@ -1,4 +1,4 @@
-"""Who takes part in the benchmark: every registered mechanism, what it is compared with, and the peers.
+"""What is run and timed: every registered mechanism, and PyTorch's softmax attention beside it.
 
 Mechanisms that work on q, k and v run bare, without projections, against `F.scaled_dot_product_attention`. Those that
 work on hidden states, and peers that come only as whole modules, run with their projections against the registry's
@@ -6,9 +6,6 @@ softmax attention with its own. All are given the same tensors: batch 1, 8 heads
 that a projection leaves behind.
 """
 
-import contextlib
-import importlib
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -17,12 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hf_efficient.attention import Attention, attention_options, build_attention, get_attention, list_attentions
+from hf_efficient.attention import Attention, attention_options, build_attention, get_attention
 from hf_efficient.attention.kernel import kernel_attention
 
 HEADS, HEAD_DIM = 8, 64
 HIDDEN = HEADS * HEAD_DIM
 
+FORWARD, TRAINING = "forward", "forward+backward"  # the passes
 SDPA, MODULE = "SDPA", "softmax module"  # what the others are compared with
 
 
@@ -116,39 +114,6 @@ def _kernel(features: int, length: int, causal: bool) -> Workload:
     return Workload(lambda q, k, v: kernel_attention(q, k, v, causal=causal)[0], inputs)
 
 
-def _performer_pytorch(features: int, length: int, causal: bool) -> Workload:
-    from performer_pytorch import FastAttention
-
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints that it found no CUDA kernel
-        attention = FastAttention(HEAD_DIM, nb_features=features, causal=causal)
-    return Workload(attention, head_inputs(length))
-
-
-def _performer_pytorch_given(features: int, length: int, causal: bool) -> Workload:
-    from performer_pytorch.performer_pytorch import causal_linear_attention_noncuda, linear_attention
-
-    return Workload(causal_linear_attention_noncuda if causal else linear_attention, feature_inputs(length, features))
-
-
-def _linformer(length: int, causal: bool) -> Workload:
-    from linformer import LinformerSelfAttention
-
-    k = min(length, attention_options("linformer")["num_projections"])
-    attention = LinformerSelfAttention(HIDDEN, length, k=k, heads=HEADS)
-    return Workload(attention, token_inputs(length), tuple(attention.parameters()))
-
-
-def _nystrom_attention(length: int, causal: bool) -> Workload:
-    from nystrom_attention import NystromAttention
-
-    options = attention_options("nystrom")
-    landmarks, iterations = options["num_landmarks"], options["pinv_iterations"]
-    attention = NystromAttention(
-        HIDDEN, HEAD_DIM, HEADS, num_landmarks=landmarks, pinv_iterations=iterations, residual=False
-    )
-    return Workload(attention, token_inputs(length), tuple(attention.parameters()))
-
-
 # Contenders.
 
 
@@ -171,44 +136,3 @@ def module(name: str) -> Contender:
 def kernel(features: int, against: str = SDPA) -> Contender:
     """The linear engine on given features."""
     return Contender(f"kernel_attention, given m={features}", against, partial(_kernel, features))
-
-
-def performer_pytorch_given(features: int) -> Contender:
-    """performer-pytorch's linear attention on the same given features."""
-    name = f"performer-pytorch, given m={features}"
-    return Contender(name, name, partial(_performer_pytorch_given, features))
-
-
-def peers(causal: bool, mechanisms: list[str]) -> tuple[list[Contender], dict[str, str]]:
-    """The libraries that implement one of these mechanisms, and why some are absent."""
-    performers = [Contender(f"performer-pytorch m={m}", SDPA, partial(_performer_pytorch, m)) for m in (64, 256)]
-    known = [("performer", "performer-pytorch", performers)]
-    if not causal:
-        linformers = [module("linformer"), Contender("linformer (peer)", MODULE, _linformer)]
-        nystroms = [module("nystrom"), Contender("nystrom-attention", MODULE, _nystrom_attention)]
-        known += [("linformer", "linformer", linformers), ("nystrom", "nystrom-attention", nystroms)]
-    found, absent = [], {}
-    for name, package, contenders in known:
-        if name in mechanisms and (reason := missing(package)):
-            absent[package] = reason
-        elif name in mechanisms:
-            found += contenders
-    return found, absent
-
-
-def missing(package: str) -> str | None:
-    """Why a peer can't be imported, or None if it can."""
-    try:
-        importlib.import_module(package.replace("-", "_"))
-    except ImportError as error:
-        return f"not installed: {error}"
-    return None
-
-
-def field(mechanisms: list[str] | None, causal: bool) -> tuple[list[Contender], dict[str, str]]:
-    """All that run in one direction, what they are compared with first, and which peers are absent and why."""
-    names = [name for name in mechanisms or list_attentions() if get_attention(name).supports_causal or not causal]
-    ours = [mechanism(name) for name in names]
-    theirs, absent = peers(causal, names)
-    base = [sdpa()] + [module("softmax")] * any(c.against == MODULE for c in ours + theirs)
-    return base + ours + theirs, absent

@@ -8,15 +8,16 @@ import sys
 import time
 from pathlib import Path
 
-import benchmark_attention
-import contenders
-import measure
 import pytest
-import targets
 import torch
-from contenders import MODULE, SDPA, Contender, field, kernel, mechanism, near_square
-from measure import TRAINING, Ratio, crossover, describe_crossover, interleave, markdown_table, race, ratio, text_table
 
+from benchmarks import attention, attention_floors, timing
+from benchmarks.floors import Figure
+from benchmarks.memory import peak_memory
+from benchmarks.peers import field, performer_pytorch_given
+from benchmarks.tables import markdown_table, significant, text_table
+from benchmarks.timing import Ratio, crossover, crossover_text, interleave, race, ratio
+from benchmarks.workloads import MODULE, SDPA, TRAINING, Contender, kernel, mechanism, module, near_square
 from hf_efficient.attention import get_attention, list_attentions
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 def test_crossover(speedups, at, described):
     lengths = [128, 256, 512]
     assert crossover(lengths, speedups) == pytest.approx(at)
-    assert describe_crossover(lengths, speedups) == described
+    assert crossover_text(lengths, speedups) == described
 
 
 def test_crossover_of_one_length():
@@ -55,7 +56,7 @@ def test_ratio_is_the_median_of_the_rounds_ratios():
 
 
 def test_significant_digits():
-    assert [measure.significant(x) for x in (0.0834, 0.5, 1.923, 28.44, 112.6)] == [
+    assert [significant(x) for x in (0.0834, 0.5, 1.923, 28.44, 112.6)] == [
         "0.083",
         "0.50",
         "1.92",
@@ -109,7 +110,7 @@ def fail(message):
 
 
 def test_what_would_take_too_long_or_too_much_is_left_out(monkeypatch):
-    monkeypatch.setattr(measure, "seconds_of", lambda call: call())
+    monkeypatch.setattr(timing, "seconds_of", lambda call: call())
     fast = Contender("fast", "fast", lambda n, causal: Claim(n * 1e-3))
     slow = Contender("slow", "fast", lambda n, causal: Claim(n**2 * 1e-4))
     huge = Contender("huge", "fast", fail("can't allocate memory: you tried to allocate 1 bytes"))
@@ -152,14 +153,14 @@ def test_a_workload_yields_every_gradient():
 def test_peers_compute_what_we_do():
     """Otherwise it would be no contest."""
     pytest.importorskip("performer_pytorch")
-    ours, theirs = kernel(64), targets.performer_pytorch_given(64)
+    ours, theirs = kernel(64), performer_pytorch_given(64)
     for causal in (False, True):
         assert torch.allclose(ours.make(100, causal).infer(), theirs.make(100, causal).infer(), atol=1e-4)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_peak_memory_is_that_of_the_pass():
-    peak = measure.peak_memory(contenders.module("softmax"), 2048, False)
+    peak = peak_memory(module("softmax"), 2048, False)
     activations = 2048 * 512 * 4 * 4  # q, k, v and the heads' output
     assert activations < peak["forward"] <= peak[TRAINING] < 20 * activations
 
@@ -175,28 +176,31 @@ def test_peak_memory_is_that_of_the_pass():
     ],
 )
 def test_verdict(value, at_most, verdict):
-    figure = targets.Figure("speed", "x, N=1", 2, value, at_most=at_most)
+    figure = Figure("speed", "x, N=1", 2, value, at_most=at_most)
     assert figure.verdict == verdict
     assert json.loads(json.dumps(figure.record()))["verdict"] == verdict
 
 
 def test_a_recurrent_state_that_grows_is_seen(monkeypatch):
-    monkeypatch.setattr(targets, "TURNS", 2)
-    growth, few, many = targets.step_growth("linear_elu", few=4, many=40)
+    monkeypatch.setattr(attention_floors, "TURNS", 2)
+    growth, few, many = attention_floors.step_growth("linear_elu", few=4, many=40)
     assert few == many and growth.median > 0
-    _, few, many = targets.step_growth("softmax", few=4, many=40)
+    _, few, many = attention_floors.step_growth("softmax", few=4, many=40)
     assert many > few  # a KV cache
 
 
-def run(script, *arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(ROOT / "scripts" / script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+def run(name, *arguments):
+    """From the top of the clone, and with nothing but that to say where the benchmarks are."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**environment, "OMP_NUM_THREADS": "1"}
+    )
 
 
 def test_the_benchmark_runs(tmp_path):
     options = ["--quick", "--lengths", "16", "32", "--mechanisms", "linear_elu", "fnet", "--rounds", "2"]
-    done = run("benchmark_attention.py", *options, "--output", tmp_path)
+    done = run("attention", *options, "--output", tmp_path)
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "benchmark.json").read_text())
     cases = {(row["contender"], row["direction"], row["length"], row["pass"]) for row in results["rows"]}
@@ -204,7 +208,9 @@ def test_the_benchmark_runs(tmp_path):
     for row in results["rows"]:
         assert len(row["seconds"]) == 2
         assert all(math.isfinite(x) and x > 0 for x in [*row["seconds"], *row["speedup"].values()])
-    assert {"cpu", "torch", "threads", "date", "commit"} <= results["environment"].keys()
+    command = " ".join(["python -m benchmarks.attention", *options, "--output", str(tmp_path)])
+    assert results["environment"]["command"] == command
+    assert results["environment"]["allocator"] == "keeps freed memory"  # in the process that it started anew
     assert (tmp_path / "benchmark.png").read_bytes().startswith(b"\x89PNG")
     table = (tmp_path / "benchmark.md").read_text()
     assert "| `linear_elu` | Katharopoulos 2020 |" in table and "| `fnet` † |" in table
@@ -212,10 +218,9 @@ def test_the_benchmark_runs(tmp_path):
     assert "\r" not in done.stderr  # a bar would ruin a log
 
 
-def test_the_attention_demo_runs(tmp_path):
-    done = run(
-        "demo_attention.py", *["--lengths", "16", "32", "--mechanisms", "kerformer", "axial"], "--output", tmp_path
-    )
+def test_the_mechanism_table_runs(tmp_path):
+    options = ["--lengths", "16", "32", "--mechanisms", "kerformer", "axial"]
+    done = run("mechanisms", *options, "--output", tmp_path)
     assert done.returncode == 0, done.stderr
     mechanisms = json.loads((tmp_path / "mechanisms.json").read_text())["mechanisms"]
     assert list(mechanisms) == ["kerformer", "axial"]
@@ -237,8 +242,7 @@ def test_the_attention_demo_runs(tmp_path):
         (["--quick", "--targets"], "give one of --quick and --targets"),
     ],
 )
-def test_bad_arguments_are_refused(arguments, message, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["benchmark_attention.py", *arguments])
+def test_bad_arguments_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit):
-        benchmark_attention.parse_arguments()
+        attention.main(arguments)
     assert message in capsys.readouterr().err

@@ -1,33 +1,25 @@
-"""Benchmark what training costs beside the model: python scripts/benchmark_training.py --help."""
+"""Benchmark what training costs beside the model: make bench-training ARGS="--help"."""
 
 import argparse
 import copy
-import json
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import torch
-from measure import (
-    Progress,
-    describe_environment,
-    environment,
-    keep_freed_memory,
-    markdown_table,
-    positive,
-    ratio,
-    seconds_of,
-    significant,
-    text_table,
-)
-from targets import Figure
-from train_image_classifier import build_trainer
 from transformers import TrainerCallback
 
+from benchmarks.command_line import Progress, benchmark_parser, positive, prepare
+from benchmarks.floors import ENERGY_STEP, IMAGES_PER_SECOND, SCRIPT_STEP, Figure
+from benchmarks.record import ROOT, run_record
+from benchmarks.reports import write_figures
+from benchmarks.timing import ratio, seconds_of
 from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.training.arguments import load_run
 from hf_efficient.training.energy_callback import EnergyCallback
 from hf_efficient.training.trainer import EfficientTrainer
+from scripts.train_image_classifier import build_trainer
 
 DESCRIPTION = """
 What scripts/train_image_classifier.py adds to a bare PyTorch loop:
@@ -41,34 +33,29 @@ the energy callback is switched on or off. So each round gives ratios of times t
 their median and quartiles. Data and model are those of a config; data come from the folder that HF_EFFICIENT_DATA
 names, or from the Hub.
 """
-ROOT = Path(__file__).parents[1]
-STEP, ENERGY, IMAGES = 1.10, 1.02, 20_000
+CONFIG = ROOT / "configs" / "cifar10_vit_small.yaml"
 SIZE = {"hidden_size": "128", "num_hidden_layers": "6", "intermediate_size": "320"}  # about 1 M parameters
 MODES = ("plain", "energy")
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "cifar10_vit_small.yaml", metavar="YAML")
-    parser.add_argument("--rounds", type=positive, default=9)
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    parser = benchmark_parser("training", DESCRIPTION, "results/training")
+    parser.add_argument(
+        "--config", type=Path, default=CONFIG, metavar="YAML", help=f"data and model (default: {CONFIG.stem})"
+    )
+    parser.add_argument("--rounds", type=positive, default=9, help="default: 9")
     parser.add_argument("--steps", type=positive, default=12, help="of each contender, in each round (default: 12)")
-    parser.add_argument("--output", type=Path, default=Path("results/training"), metavar="DIR")
-    parser.add_argument("--default-allocator", action="store_true", help="let glibc return memory after every call")
-    parser.add_argument("--threads", type=positive, help="default: what PyTorch chooses")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
-def main() -> int:
-    arguments = parse_arguments()
-    if not arguments.default_allocator:
-        keep_freed_memory()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    machine, progress = environment(), Progress(0)
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = parse_arguments(argv)
+    prepare(arguments)
+    run, progress = run_record("training", argv), Progress(0)
     figures = measure(arguments.config, arguments.rounds, arguments.steps, progress)
     progress.close()
-    write(figures, machine, arguments.output)
+    write_figures("training", run, figures, arguments.output)
     return int(any(figure.verdict == "FAIL" for figure in figures))
 
 
@@ -94,11 +81,9 @@ def measure(config: Path, rounds: int, steps: int, progress: Progress) -> list[F
     speed = images_per_second(trainer.train_dataset, batch, rounds)
     pixels = "x".join(map(str, trainer.train_dataset.images.pixels.shape[2:]))
     return [
-        Figure("the script's step over a bare loop's", what, STEP, step.median, True, quartiles(step)),
-        Figure(
-            "a step with the energy callback over one without", what, ENERGY, energy.median, True, quartiles(energy)
-        ),
-        Figure("images a second", f"{pixels} pixels, augmented, batch {batch}", IMAGES, speed),
+        Figure.of_ratio("the script's step over a bare loop's", what, SCRIPT_STEP, step, at_most=True),
+        Figure.of_ratio("a step with the energy callback over one without", what, ENERGY_STEP, energy, at_most=True),
+        Figure("images a second", f"{pixels} pixels, augmented, batch {batch}", IMAGES_PER_SECOND, speed),
     ]
 
 
@@ -167,20 +152,6 @@ def images_per_second(batches: ImageBatches, batch: int, rounds: int) -> float:
         seconds = seconds_of(lambda order=order: [batches.__getitems__(indices) for indices in order])
         speeds += [count / seconds] if epoch >= 0 else []
     return float(torch.tensor(speeds).median())
-
-
-def quartiles(found) -> str:
-    return f"quartiles {significant(found.low)} {significant(found.high)}"
-
-
-def write(figures: list[Figure], machine: dict, output: Path) -> None:
-    header, rows = ["what", "of", "measured", "target", "", ""], [[f.group, *f.cells()] for f in figures]
-    heading = describe_environment(machine)
-    print(heading, "", text_table(header, rows, "<<>><<"), sep="\n")
-    record = {"environment": machine, "figures": [figure.record() for figure in figures]}
-    (output / "training.json").write_text(json.dumps(record, indent=1) + "\n")
-    (output / "training.md").write_text(f"{markdown_table(header, rows)}\n\nOn {heading}.\n")
-    print(f"\nWritten: {output / 'training.json'}, {output / 'training.md'}")
 
 
 if __name__ == "__main__":

@@ -2,29 +2,26 @@
 
 import argparse
 import copy
-import json
+import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
-from language_models import figures as compressive_performer
-from measure import (
-    Progress,
-    crossover,
-    describe_environment,
-    environment,
-    interleave,
-    keep_freed_memory,
-    limit_memory,
-    markdown_table,
-    positive,
-    ratio,
-    significant,
-    text_table,
-)
-from targets import Figure
 from transformers import MobileViTV2Config, MobileViTV2ForImageClassification, ViTConfig, ViTForImageClassification
 
+from benchmarks.command_line import Progress, benchmark_parser, positive, prepare
+from benchmarks.floors import (
+    GREEN_FLOORS,
+    KERFORMER_AHEAD,
+    KERFORMER_FLOORS,
+    MOBILEVIT_INFERENCE,
+    MOBILEVIT_TRAINING,
+    SCORING_SHARE,
+    Figure,
+)
+from benchmarks.language_model import figures as compressive_performer
+from benchmarks.record import run_record
+from benchmarks.reports import write_figures
+from benchmarks.timing import crossover, interleave, ratio
 from hf_efficient import (
     HuggingGreenViTConfig,
     HuggingGreenViTForImageClassification,
@@ -50,58 +47,39 @@ and AdamW. Everything is warmed up, then each contender has its turn in every ro
 their time over ours. Shown are the median over the rounds and the quartiles. glibc is told to keep freed memory, for
 both alike (--default-allocator does not); prompts and training of the language model are measured with and without
 that, each contender in a process of its own, its peak memory as the median of as many processes as rounds.
-Two cores and float32 are what the targets were set for.
+Two cores and float32 are what the targets were set for. The exit code is 1 if one is missed.
 """
 TINY = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}
-FAMILIES = ("mobilevit_v2", "hugginggreen_vit", "kerformer_vit", "compressive_performer")
 Call = Callable[[], object]
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=FAMILIES, metavar="NAME")
-    parser.add_argument("--rounds", type=positive, default=7)
-    parser.add_argument("--output", type=Path, default=Path("results/models"), metavar="DIR")
-    parser.add_argument("--default-allocator", action="store_true", help="let glibc return memory after every call")
-    parser.add_argument("--threads", type=positive, help="default: what PyTorch chooses")
-    return parser.parse_args()
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
+    parser = benchmark_parser("models", DESCRIPTION, "results/models")
+    names = list(FAMILIES)
+    parser.add_argument(
+        "--families", nargs="+", choices=names, default=names, metavar="NAME", help=f"of {', '.join(names)}"
+    )
+    parser.add_argument("--rounds", type=positive, default=7, help="default: 7")
+    return parser.parse_args(argv)
 
 
-def main() -> int:
-    arguments = parse_arguments()
-    if not arguments.default_allocator:
-        keep_freed_memory()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    limit_memory()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    machine = environment()
-    steps = dict(zip(FAMILIES, (mobilevit_v2, hugginggreen_vit, kerformer_vit, compressive_performer), strict=True))
-    progress, figures = Progress(0), []
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = parse_arguments(argv)
+    prepare(arguments)
+    run, progress, figures = run_record("models", argv), Progress(0), []
     for family in arguments.families:
-        figures += steps[family](arguments.rounds, progress)
+        figures += FAMILIES[family](arguments.rounds, progress)
     progress.close()
-    write(figures, machine, arguments.output)
+    write_figures("models", run, figures, arguments.output)
     return int(any(figure.verdict == "FAIL" for figure in figures))
-
-
-def write(figures: list[Figure], machine: dict, output: Path) -> None:
-    header, rows = ["what", "of", "measured", "target", "", ""], [[f.group, *f.cells()] for f in figures]
-    heading = describe_environment(machine)
-    print(heading, "", text_table(header, rows, "<<>><<"), sep="\n")
-    record = {"environment": machine, "figures": [figure.record() for figure in figures]}
-    (output / "models.json").write_text(json.dumps(record, indent=1) + "\n")
-    (output / "models.md").write_text(f"{markdown_table(header, rows)}\n\nOn {heading}.\n")
-    print(f"\nWritten: {output / 'models.json'}, {output / 'models.md'}")
 
 
 def duel(group: str, claim: str, floor: float, theirs: Call, ours: Call, rounds: int, progress: Progress) -> Figure:
     """Their time over ours."""
     progress.say(f"{group}: {claim}")
     seconds = interleave({"theirs": theirs, "ours": ours}, rounds)
-    found = ratio(seconds["theirs"], seconds["ours"])
-    note = f"quartiles {significant(found.low)} {significant(found.high)}"
-    return Figure(group, claim, floor, found.median, note=note)
+    return Figure.of_ratio(group, claim, floor, ratio(seconds["theirs"], seconds["ours"]))
 
 
 def inference(model: torch.nn.Module, pixel_values: torch.Tensor) -> Call:
@@ -133,13 +111,13 @@ def mobilevit_v2(rounds: int, progress: Progress) -> Iterator[Figure]:
     ours = MobileViTv2ForImageClassification(MobileViTv2Config(num_labels=1000))
     ours.load_state_dict(theirs.state_dict())
     fast = ours.eval().for_inference()
-    for batch, size, floor in ((32, 256, 2.2), (1, 256, 1.3), (32, 64, 1.15), (1, 64, 1.15)):
+    for (batch, size), floor in MOBILEVIT_INFERENCE.items():
         pixels = torch.randn(batch, 3, size, size)
         calls = inference(theirs, pixels), inference(fast, pixels)
         yield duel("MobileViTv2-1.0 inference", f"{batch} x {size} px", floor, *calls, rounds, progress)
     pixels = torch.randn(32, 3, 256, 256)
     calls = training_step(theirs, pixels), training_step(ours, pixels)
-    yield duel("MobileViTv2-1.0 training step", "32 x 256 px", 1.3, *calls, rounds, progress)
+    yield duel("MobileViTv2-1.0 training step", "32 x 256 px", MOBILEVIT_TRAINING, *calls, rounds, progress)
 
 
 def vit(size: int = 224) -> ViTForImageClassification:
@@ -165,7 +143,7 @@ def green(weights: dict, top_k: int, heuristic: str = "variance") -> HuggingGree
 
 def hugginggreen_vit(rounds: int, progress: Progress) -> Iterator[Figure]:
     theirs = vit()
-    for top_k, floor in ((138, 1.4), (98, 2.0)):
+    for top_k, floor in GREEN_FLOORS.items():
         ours = green(theirs.state_dict(), top_k)
         for batch in (8, 32):
             pixels, claim = torch.randn(batch, 3, 224, 224), f"{top_k} of 196 patches, batch {batch}"
@@ -181,13 +159,13 @@ def hugginggreen_vit(rounds: int, progress: Progress) -> Iterator[Figure]:
         calls = {"scoring": lambda selector=selector: selector(pixels), "step": training_step(ours, pixels)}
         seconds = interleave(calls, rounds)
         share = ratio(seconds["scoring"], seconds["step"])
-        note = f"quartiles {significant(share.low)} {significant(share.high)}"
-        yield Figure(group, f"{heuristic}, 138 of 196 patches, batch 32", 0.03, share.median, at_most=True, note=note)
+        claim = f"{heuristic}, 138 of 196 patches, batch 32"
+        yield Figure.of_ratio(group, claim, SCORING_SHARE, share, at_most=True)
 
 
 def kerformer_vit(rounds: int, progress: Progress) -> Iterator[Figure]:
-    floors, tokens, speedups = {128: 0.0, 224: 1.0, 320: 1.0, 512: 1.5}, [], []
-    for size, floor in floors.items():
+    tokens, speedups = [], []
+    for size, floor in KERFORMER_FLOORS.items():
         theirs = vit(size)
         ours = KerformerViTForImageClassification(KerformerViTConfig(**TINY, image_size=size, num_labels=1000))
         ours.load_state_dict(theirs.state_dict(), strict=False)  # SE-K is new
@@ -198,9 +176,16 @@ def kerformer_vit(rounds: int, progress: Progress) -> Iterator[Figure]:
         tokens.append(length)
         speedups.append(figure.value)
         yield figure
-    yield Figure(
-        "KerformerViT ahead of SDPA", "from this many tokens on", 197, crossover(tokens, speedups), at_most=True
-    )
+    ahead = crossover(tokens, speedups)
+    yield Figure("KerformerViT ahead of SDPA", "from this many tokens on", KERFORMER_AHEAD, ahead, at_most=True)
+
+
+FAMILIES = {
+    "mobilevit_v2": mobilevit_v2,
+    "hugginggreen_vit": hugginggreen_vit,
+    "kerformer_vit": kerformer_vit,
+    "compressive_performer": compressive_performer,
+}
 
 
 if __name__ == "__main__":

@@ -1,34 +1,41 @@
-"""How the benchmark's results are shown: tables, the README's table of mechanisms, and the plot."""
+"""How results are shown: tables on the terminal, JSON and Markdown in the output folder."""
 
 import json
-import re
 from pathlib import Path
 
-import matplotlib
-from contenders import MODULE, SDPA
-from measure import (
-    FORWARD,
-    TRAINING,
-    Ratio,
-    crossover,
-    describe_crossover,
-    describe_environment,
-    markdown_table,
-    text_table,
-)
-from targets import Figure
-
+from benchmarks.floors import HEADER, Figure
+from benchmarks.record import describe_run
+from benchmarks.tables import markdown_table, text_table
+from benchmarks.timing import Ratio, crossover_text
+from benchmarks.workloads import FORWARD, MODULE, TRAINING
 from hf_efficient.attention import get_attention, list_attentions
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 DIRECTIONS = ("bidirectional", "causal")
 
 
-def write(results: dict, figures: list[Figure], output: Path) -> None:
-    """Prints the tables and writes the files."""
-    heading = describe_environment(results["environment"])
+def write_figures(name: str, run: dict, figures: list[Figure], output: Path) -> None:
+    """Prints the figures and writes them as <name>.json and <name>.md."""
+    heading = describe_run(run)
+    print(heading, "", text_table(*figure_table(figures), "<<>><<"), sep="\n")
+    results = {"environment": run, "figures": [figure.record() for figure in figures]}
+    write_files(name, results, f"{markdown_table(*figure_table(figures))}\n\nOn {heading}.", output)
+
+
+def write_files(name: str, results: dict, markdown: str, output: Path, *others: Path) -> None:
+    """Writes the results and their table, and says so; `others` were written before."""
+    files = [output / f"{name}.json", output / f"{name}.md"]
+    files[0].write_text(json.dumps(results, indent=1) + "\n")
+    files[1].write_text(f"{markdown}\n")
+    print(f"\nWritten: {', '.join(map(str, [*files, *others]))}")
+
+
+def figure_table(figures: list[Figure]) -> tuple[list, list]:
+    return HEADER, [figure.cells() for figure in figures]
+
+
+def write_attention(results: dict, figures: list[Figure], output: Path) -> None:
+    """Prints the tables of the attention benchmark and writes its files."""
+    heading = describe_run(results["environment"])
     sections = []
     for direction in DIRECTIONS:
         for name in (FORWARD, TRAINING):
@@ -40,23 +47,18 @@ def write(results: dict, figures: list[Figure], output: Path) -> None:
     if results["left_out"]:
         sections.append(("left out", text_table(["contender", "where", "why"], left_out_rows(results), "<<<")))
     if figures:
-        sections.append(("targets, forward+backward", text_table(*target_table(figures), "<<>><<")))
+        sections.append(("targets, forward+backward", text_table(*figure_table(figures), "<<>><<")))
     print(heading, *(f"\n{title}\n{table}" for title, table in sections), sep="\n")
 
-    name = "benchmark" if results["rows"] else "targets"
-    files = [output / f"{name}.json", output / f"{name}.md"]
-    files[0].write_text(json.dumps(results, indent=1) + "\n")
-    paragraphs = [mechanism_table(results)] * bool(results["rows"])
-    paragraphs += [markdown_table(*target_table(figures))] * bool(figures)
-    files[1].write_text("\n\n".join([*paragraphs, f"Forward+backward, on {heading}."]) + "\n")
+    paragraphs, pictures = [], []
     if results["rows"]:
-        files.append(output / "benchmark.png")
-        draw(results, files[-1])
-    print(f"\nWritten: {', '.join(map(str, files))}")
+        from benchmarks.plots import draw_speedups  # only where something is drawn: matplotlib is slow to import
 
-
-def target_table(figures: list[Figure]) -> tuple[list, list]:
-    return ["what", "of", "measured", "target", "", ""], [[figure.group, *figure.cells()] for figure in figures]
+        paragraphs, pictures = [mechanism_table(results)], [output / "benchmark.png"]
+        draw_speedups(results, pictures[0])
+    paragraphs += [markdown_table(*figure_table(figures))] * bool(figures)
+    markdown = "\n\n".join([*paragraphs, f"Forward+backward, on {heading}."])
+    write_files("benchmark" if results["rows"] else "targets", results, markdown, output, *pictures)
 
 
 def curves(results: dict, direction: str, name: str) -> dict[str, dict[int, dict]]:
@@ -91,7 +93,7 @@ def speed_table(results: dict, direction: str, name: str) -> tuple[list, list] |
 
 def crossover_of(rows: dict[int, dict]) -> str:
     lengths = sorted(rows)
-    return describe_crossover(lengths, [rows[length]["speedup"]["median"] for length in lengths])
+    return crossover_text(lengths, [rows[length]["speedup"]["median"] for length in lengths])
 
 
 def memory_table(results: dict) -> tuple[list, list]:
@@ -131,44 +133,3 @@ def mechanism_table(results: dict) -> str:
                 rows[-1].append(crossover_of(curve[name]) if known else "–")
     footnote = "† works on hidden states: compared, with its projections, with softmax attention with its own."
     return f"{markdown_table(header, rows)}\n\n{footnote}"
-
-
-def draw(results: dict, file: Path) -> None:
-    """Speed-up against length, forward+backward, one panel per direction; fastest first in the legend."""
-    panels = {direction: found for direction in DIRECTIONS if (found := curves(results, direction, TRAINING))}
-    figure, axes = plt.subplots(1, len(panels), figsize=(8 * len(panels), 6.5), squeeze=False, sharey=True)
-    for axis, (direction, found) in zip(axes[0], panels.items(), strict=True):
-        axis.axhline(1, color="black", linewidth=1.2)
-        shown = {name: rows for name, rows in found.items() if name not in (SDPA, MODULE, "softmax")}
-        for rows in sorted(shown.values(), key=lambda rows: -rows[max(rows)]["speedup"]["median"]):
-            plot_curve(axis, rows)
-        lengths = sorted({length for rows in found.values() for length in rows})
-        axis.set(xscale="log", yscale="log", xlabel="sequence length N", title=direction)
-        axis.set_xticks(lengths, [str(length) for length in lengths])
-        axis.minorticks_off()
-        axis.yaxis.set_major_formatter(lambda y, _: f"{y:g}×")
-        axis.grid(alpha=0.3)
-        axis.legend(title="fastest first; ● faster from N on", fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
-    axes[0][0].set_ylabel("speed against SDPA, forward+backward")
-    machine = describe_environment(results["environment"]).split(", commit")[0]
-    figure.suptitle(f"1× is SDPA (†: softmax attention with projections); dashed: peers. {machine}", fontsize=9)
-    figure.tight_layout()
-    figure.savefig(file, dpi=120)
-    plt.close(figure)
-
-
-def plot_curve(axis, rows: dict[int, dict]) -> None:
-    """One contender's curve, and a dot where it overtakes; a peer's has the colour of the mechanism it implements."""
-    names, row = list_attentions(), next(iter(rows.values()))
-    name = row["contender"]
-    kin = names.index(re.match(r"\w+", name)[0])
-    speedups = [row["speedup"]["median"] for row in rows.values()]
-    at = crossover(list(rows), speedups)
-    inside = min(rows) < at < max(rows)
-    label = f"{marked(row)}  ● {describe_crossover(list(rows), speedups)}" if inside else marked(row)
-    colour, marker = plt.get_cmap("tab20")(kin % 20), "osD^v<>pPX*h"[kin % 12]
-    dashes = {"m=256": ":", "module": "-."}.get(name.split()[-1], "--")
-    style = {"linestyle": "-", "marker": marker, "markersize": 5} if name in names else {"linestyle": dashes}
-    axis.plot(list(rows), speedups, label=label, color=colour, linewidth=1.4, **style)
-    if inside:
-        axis.plot(at, 1, "o", color=colour, markersize=9, markeredgecolor="black")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from contenders import Contender
-from elsewhere import Elsewhere
-from measure import KEEP_MEMORY, TRAINING, freed_memory, peak_memory
+
+from benchmarks.memory import KEEP_MEMORY, freed_memory, peak_memory
+from benchmarks.own_process import OwnProcess
+from benchmarks.workloads import TRAINING, Contender
 
 
 def writer(path):
@@ -31,10 +32,10 @@ def quitter():
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_runs_elsewhere_with_its_own_settings(tmp_path, monkeypatch, keep):
+def test_runs_there_with_its_own_settings(tmp_path, monkeypatch, keep):
     monkeypatch.setenv(next(iter(KEEP_MEMORY)), "12345")
     before, path = dict(os.environ), tmp_path / "calls"
-    with Elsewhere(partial(writer, path), keep) as call:
+    with OwnProcess(partial(writer, path), keep) as call:
         call()
         call()
     assert dict(os.environ) == before
@@ -47,7 +48,7 @@ def test_runs_elsewhere_with_its_own_settings(tmp_path, monkeypatch, keep):
 
 @pytest.mark.parametrize(("make", "reason"), [(divider, "ZeroDivisionError"), (quitter, "exit code 7")])
 def test_failures_are_told(make, reason):
-    with Elsewhere(make, False) as call, pytest.raises(RuntimeError, match=reason):
+    with OwnProcess(make, False) as call, pytest.raises(RuntimeError, match=reason):
         call()
 
 

@@ -1,21 +1,25 @@
-"""A call in a process of its own, as a user would run it: what others leave on the heap decides how soon glibc returns
-memory to the system, and faulting it in again can take longer than the call."""
+"""A call in a process of its own, as a user would run it.
+
+In a shared process, what others leave on the heap decides how soon glibc returns memory to the system, and faulting it
+in again can take longer than the call.
+"""
 
 import multiprocessing
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import torch
-from measure import freed_memory, limit_memory
+
+from benchmarks.memory import freed_memory, limit_memory
 
 Call = Callable[[], object]
 
 
-class Elsewhere:
-    """Calling it makes the call there, and returns when it is done; nothing else runs there meanwhile.
+class OwnProcess:
+    """A process that waits for calls. Calling it has the call made there, and returns when that is done.
 
     Args:
-        make: prepares the call over there; something that can be pickled.
+        make: prepares the call over there; it must be picklable.
         keep_memory: whether glibc is told to keep freed memory.
     """
 
@@ -41,7 +45,7 @@ class Elsewhere:
         if answer != "done":
             raise RuntimeError(f"a contender in a process of its own failed: {answer}")
 
-    def __enter__(self) -> "Elsewhere":
+    def __enter__(self) -> "OwnProcess":
         return self
 
     def __exit__(self, *_) -> None:

@@ -1,4 +1,4 @@
-"""The language model's figures: decoding and prefill against GPT-2, training against peers with and without memory.
+"""How the language model's floors are measured: decoding and prefill against GPT-2, training against the peers.
 
 All are 6 layers of width 512 with 8 heads and a vocabulary of bytes; ours has 256 features, segments of 768 tokens,
 768 recent and 1152 compressed slots of 4 tokens each. Prompts and training are measured in processes of their own,
@@ -12,16 +12,26 @@ from functools import partial
 from itertools import chain
 
 import torch
-from contenders import Contender, missing
-from elsewhere import Call, Elsewhere
-from measure import TRAINING, Progress, freed_memory, interleave, peak_memory, ratio, seconds_of, significant
-from targets import Figure
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from benchmarks.command_line import Progress
+from benchmarks.floors import (
+    DECODE_FLOORS,
+    PREFILL_FLOOR,
+    STATE_GROWTH,
+    TOKEN_GROWTH,
+    TRAINING_FLOORS,
+    TRAINING_MEMORY_FLOORS,
+    Figure,
+)
+from benchmarks.memory import freed_memory, peak_memory
+from benchmarks.own_process import Call, OwnProcess
+from benchmarks.peers import missing
+from benchmarks.timing import interleave, ratio, seconds_of
+from benchmarks.workloads import TRAINING, Contender
 from hf_efficient import CompressivePerformerConfig, CompressivePerformerForCausalLM
 
 VOCABULARY, WIDTH, DEPTH, HEADS, SEGMENT, FEATURES = 256, 512, 6, 8, 768, 256
-DECODE_FLOORS = {512: 1.3, 4096: 2.5, 8192: 4.5}
 FEW, MANY, NEW_TOKENS, PREFILL = 128, 20_000, 128, 8192
 ALLOCATORS = {False: "", True: ", freed memory kept"}
 WARM_STEPS = 4  # until recent and compressed memory are in use
@@ -75,18 +85,18 @@ def decoding(rounds: int, progress: Progress) -> Iterator[Figure]:
         pair = Decoder(theirs, context), Decoder(mine, context)
         found = ratio(*compare(pair, rounds))
         claim = f"context {context}"
-        yield Figure("decode through generate() over GPT-2", claim, floor, found.median, note=note(found))
+        yield Figure.of_ratio("decode through generate() over GPT-2", claim, floor, found)
     progress.say(f"decoding after {MANY} tokens")
     few, many = Decoder(mine, FEW), Decoder(mine, MANY)
     found = ratio(*compare((many, few), rounds))
     claim = f"after {MANY} tokens over {FEW}"
-    yield Figure("time per generated token", claim, 1.1, found.median, at_most=True, note=note(found))
+    yield Figure.of_ratio("time per generated token", claim, TOKEN_GROWTH, found, at_most=True)
     full = 9 * SEGMENT + FEW  # tokens after which both memories are
     grown = many.state_bytes() / Decoder(mine, full).state_bytes()
-    yield Figure("size of the state", f"after {MANY} tokens over {full}", 1.0, grown, at_most=True)
+    yield Figure("size of the state", f"after {MANY} tokens over {full}", STATE_GROWTH, grown, at_most=True)
     progress.say(f"prefill of {PREFILL} tokens")
     contenders = partial(prefill, gpt2), partial(prefill, ours)
-    yield from duels("prefill over GPT-2", f"{PREFILL} tokens", 2.0, *contenders, rounds)
+    yield from duels("prefill over GPT-2", f"{PREFILL} tokens", PREFILL_FLOOR, *contenders, rounds)
 
 
 def duels(
@@ -94,10 +104,10 @@ def duels(
 ) -> Iterator[Figure]:
     """Their time over ours, each in a process of its own, with both ways of treating freed memory."""
     for keep, remark in ALLOCATORS.items():
-        with Elsewhere(theirs, keep) as they, Elsewhere(mine, keep) as we:
+        with OwnProcess(theirs, keep) as they, OwnProcess(mine, keep) as we:
             seconds = interleave({"theirs": they, "ours": we}, rounds)
         found = ratio(seconds["theirs"], seconds["ours"])
-        yield Figure(group, claim + remark, floor, found.median, note=note(found))
+        yield Figure.of_ratio(group, claim + remark, floor, found)
 
 
 def prefill(make) -> Call:
@@ -195,14 +205,12 @@ def warm_training(make) -> Call:
     return step.train
 
 
-PEERS = {
-    "compressive-transformer-pytorch": (compressive_transformer_step, 2.0, 1.0),
-    "performer-pytorch": (performer_step, 3.0, 10.0),
-}
+PEER_STEPS = {"compressive-transformer-pytorch": compressive_transformer_step, "performer-pytorch": performer_step}
 
 
 def training(rounds: int, progress: Progress) -> Iterator[Figure]:
-    for name, (make, speed, lighter) in PEERS.items():
+    for name, make in PEER_STEPS.items():
+        speed, lighter = TRAINING_FLOORS[name], TRAINING_MEMORY_FLOORS[name]
         claims = [f"over {name}", f"{name} over ours"]
         if absent := missing(name):
             yield Figure("language model, training step", claims[0], speed, None, note=absent)
@@ -230,7 +238,3 @@ def peaks(claim: str, floor: float, theirs: Callable, keep: bool, rounds: int) -
     more, less = map(statistics.median, sides)
     spans = " over ".join(f"{statistics.median(x):.0f} MB ({min(x):.0f} to {max(x):.0f})" for x in sides)
     return Figure(group, claim, floor, more / less, note=spans)
-
-
-def note(found) -> str:
-    return f"quartiles {significant(found.low)} {significant(found.high)}"

@@ -1,68 +1,31 @@
-"""The floors that the benchmark holds the library to, each measured and set beside its bound."""
+"""How the attention's floors are measured, each figure beside its bound in floors.py."""
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
-from contenders import (
-    HEAD_DIM,
-    HEADS,
-    HIDDEN,
-    Contender,
-    build,
-    kernel,
-    mechanism,
-    missing,
-    performer_pytorch_given,
-    sdpa,
-)
-from measure import TRAINING, Progress, Ratio, peak_memory, race, ratio, seconds_of, significant
 
+from benchmarks.command_line import Progress
+from benchmarks.floors import (
+    BIDIRECTIONAL_FLOOR,
+    CAUSAL_FLOORS,
+    MEMORY_FLOOR,
+    MEMORY_GROWTH,
+    PEER_FLOORS,
+    STEP_GROWTH,
+    Figure,
+)
+from benchmarks.memory import peak_memory
+from benchmarks.peers import missing, performer_pytorch_given
+from benchmarks.timing import Ratio, race, ratio, seconds_of
+from benchmarks.workloads import HEAD_DIM, HEADS, HIDDEN, TRAINING, Contender, build, kernel, mechanism, sdpa
 from hf_efficient.attention import Attention, get_attention, list_attentions
 
-# Speed against causal SDPA, forward+backward.
-CAUSAL_FLOORS = {
-    mechanism("linear_elu"): {512: 1.8, 1024: 3, 4096: 8, 16384: 28},
-    kernel(256): {1024: 1.2, 4096: 3, 16384: 10},
-    mechanism("performer", num_features=256): {4096: 2, 16384: 7},
-}
-# Speed against performer-pytorch's CPU path on the same features, forward+backward.
-PEER_FLOORS, PEER_LENGTHS = {64: 15, 256: 30}, (512, 1024, 2048, 4096)
-PEER_PATIENCE = 90.0  # seconds a call: it is the slowness that is to be measured
-# Bidirectional mechanisms that must be ahead of SDPA at this length.
-LINEAR, AHEAD_FROM = ("linear_elu", "efficient", "kerformer", "cosformer", "performer"), 1024
-# Peak memory of a causal forward+backward pass.
-MEMORY_LENGTHS, GROWTH_PER_DOUBLING = (2048, 4096, 8192), 2.2
-MEMORY_AGAINST_PEER, PEER_MEMORY_LENGTH = 8, 4096
-# A recurrent step after many tokens against one after few.
-FEW_TOKENS, MANY_TOKENS, STEP_GROWTH = 128, 20_000, 1.1
+PEER_LENGTHS, PEER_PATIENCE = (512, 1024, 2048, 4096), 90.0  # seconds a call: its slowness is to be measured
+LINEAR, LINEAR_LENGTH = ("linear_elu", "efficient", "kerformer", "cosformer", "performer"), 1024
+MEMORY_LENGTHS, PEER_MEMORY_LENGTH = (2048, 4096, 8192), 4096
+FEW_TOKENS, MANY_TOKENS = 128, 20_000  # before the recurrent steps that are compared
 STEPS, TURNS = 20, 50
-
-
-class Figure(NamedTuple):
-    """A measured figure and its bound; no value where it could not be measured."""
-
-    group: str
-    claim: str
-    bound: float
-    value: float | None
-    at_most: bool = False
-    note: str = ""
-
-    @property
-    def verdict(self) -> str:
-        if self.value is None:
-            return "not measured"
-        return "pass" if (self.value <= self.bound if self.at_most else self.value >= self.bound) else "FAIL"
-
-    def cells(self) -> list[str]:
-        """claim, measured, target, verdict, note"""
-        value = "–" if self.value is None else significant(self.value)
-        return [self.claim, value, f"{'≤' if self.at_most else '≥'} {self.bound:g}", self.verdict, self.note]
-
-    def record(self) -> dict:
-        return {**self._asdict(), "verdict": self.verdict}
 
 
 def all_figures(rounds: int, progress: Progress) -> list[Figure]:
@@ -102,10 +65,12 @@ def peer_speed(rounds: int, progress: Progress) -> Iterator[Figure]:
 
 
 def bidirectional_speed(rounds: int, progress: Progress) -> Iterator[Figure]:
-    progress.say(f"target: bidirectional against SDPA, N={AHEAD_FROM}")
+    progress.say(f"target: bidirectional against SDPA, N={LINEAR_LENGTH}")
     contenders = [mechanism(name) for name in LINEAR]
-    for contender, value, note in duel([sdpa(), *contenders], AHEAD_FROM, False, rounds):
-        yield Figure("bidirectional against SDPA", f"{contender.name}, N={AHEAD_FROM}", 1, value, note=note)
+    for contender, value, note in duel([sdpa(), *contenders], LINEAR_LENGTH, False, rounds):
+        yield Figure(
+            "bidirectional against SDPA", f"{contender.name}, N={LINEAR_LENGTH}", BIDIRECTIONAL_FLOOR, value, note=note
+        )
     progress.advance()
 
 
@@ -122,7 +87,7 @@ def duel(
         if speedup is None:
             yield contender, None, reasons[contender.name]
         else:
-            yield contender, speedup.median, f"quartiles {significant(speedup.low)} {significant(speedup.high)}"
+            yield contender, speedup.median, speedup.quartiles
 
 
 def memory(rounds: int, progress: Progress) -> Iterator[Figure]:
@@ -134,7 +99,7 @@ def memory(rounds: int, progress: Progress) -> Iterator[Figure]:
     for short, long in pairwise(MEMORY_LENGTHS):
         value, note = compare_peaks(peaks[long], peaks[short])
         claim = f"{contender.name}, N={short} to {long}"
-        yield Figure("growth of peak memory", claim, GROWTH_PER_DOUBLING, value, at_most=True, note=note)
+        yield Figure("growth of peak memory", claim, MEMORY_GROWTH, value, at_most=True, note=note)
     for features in PEER_FLOORS:
         progress.say(f"target: peak memory against performer-pytorch, m={features}")
         claim = f"performer-pytorch over ours, m={features}, N={PEER_MEMORY_LENGTH}"
@@ -144,7 +109,7 @@ def memory(rounds: int, progress: Progress) -> Iterator[Figure]:
                 peak_memory(c, PEER_MEMORY_LENGTH, True) for c in (performer_pytorch_given(features), kernel(features))
             )
             value, note = compare_peaks(theirs, ours)
-        yield Figure("peak memory", claim, MEMORY_AGAINST_PEER, value, note=note)
+        yield Figure("peak memory", claim, MEMORY_FLOOR, value, note=note)
         progress.advance()
 
 
@@ -165,7 +130,7 @@ def recurrent_steps(progress: Progress) -> Iterator[Figure]:
     for name in recurrent_mechanisms():
         progress.say(f"target: recurrent step of {name}")
         growth, few, many = step_growth(name)
-        note = f"quartiles {significant(growth.low)} {significant(growth.high)}, state {many / 1e3:.0f} kB"
+        note = f"{growth.quartiles}, state {many / 1e3:.0f} kB"
         if few != many:  # a state that grows fails whatever its time
             growth, note = growth._replace(median=float("inf")), f"state grew from {few} to {many} bytes"
         claim = f"{name}, after {MANY_TOKENS} tokens over {FEW_TOKENS}"
