@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from benchmarks.memory import keep_freed_memory, limit_memory
 
-FROM_A_CLONE = "Run it in the top folder of a clone: nothing has to be installed but what it compares with."
+FROM_A_CLONE = "Run it in the top folder of a clone of the repository; hf_efficient itself need not be installed."
 
 
 def positive(text: str) -> int:

@@ -6,9 +6,9 @@ tables and the JSON call both targets. They were set for float32 on two cores, a
 
 from typing import NamedTuple
 
+from benchmarks.ours import kernel, mechanism
 from benchmarks.tables import significant
 from benchmarks.timing import Ratio
-from benchmarks.workloads import kernel, mechanism
 
 # Attention, measured in attention_floors.py, forward+backward.
 CAUSAL_FLOORS = {  # speed against causal SDPA, by length
@@ -71,11 +71,11 @@ class Figure(NamedTuple):
     def cells(self) -> list[str]:
         """what, of, measured, target, verdict, note"""
         value = "–" if self.value is None else significant(self.value)
-        bound = f"{'≤' if self.at_most else '≥'} {self.bound:g}"
+        bound = f"{'≤' if self.at_most else '≥'} {self.bound:,g}"
         return [self.group, self.claim, value, bound, self.verdict, self.note]
 
     def record(self) -> dict:
         return {**self._asdict(), "verdict": self.verdict}
 
 
-HEADER = ["what", "of", "measured", "target", "", ""]  # of `Figure.cells`
+HEADER = ["what", "of", "measured", "target", "verdict", "note"]  # of `Figure.cells`

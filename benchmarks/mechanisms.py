@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 
 from benchmarks.command_line import Progress, benchmark_parser, positive, prepare
+from benchmarks.ours import MODULE, build, grid_for, mechanism, module, sdpa
 from benchmarks.plots import draw_mechanisms
 from benchmarks.record import describe_run, run_record
 from benchmarks.reports import write_files
 from benchmarks.tables import markdown_table, significant, text_table
 from benchmarks.timing import race
-from benchmarks.workloads import MODULE, TRAINING, build, mechanism, module, sdpa, where
+from benchmarks.workloads import TRAINING
 from hf_efficient.attention import get_attention, list_attentions
 
 DESCRIPTION = """
@@ -88,7 +89,7 @@ def error(name: str, causal: bool) -> float:
         parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
     length = EXACT["length"]
     x = torch.randn(2, length, EXACT["hidden_size"], generator=generator, dtype=torch.float64)
-    grid = where(attention, length)
+    grid = grid_for(attention, length)
     return (attention(x, **grid).hidden_states - attention.reference(x, **grid)).abs().max().item()
 
 

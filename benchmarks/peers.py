@@ -5,14 +5,12 @@ import importlib
 import io
 from functools import partial
 
-from benchmarks.workloads import (
+from benchmarks.ours import (
     HEAD_DIM,
     HEADS,
     HIDDEN,
     MODULE,
     SDPA,
-    Contender,
-    Workload,
     feature_inputs,
     head_inputs,
     mechanism,
@@ -20,6 +18,7 @@ from benchmarks.workloads import (
     sdpa,
     token_inputs,
 )
+from benchmarks.workloads import Contender, Workload
 from hf_efficient.attention import attention_options, get_attention, list_attentions
 
 # As PyPI calls them.

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import matplotlib
 
+from benchmarks.ours import MODULE, SDPA
 from benchmarks.record import describe_run
 from benchmarks.reports import DIRECTIONS, curves, marked
 from benchmarks.timing import crossover, crossover_text
-from benchmarks.workloads import MODULE, SDPA, TRAINING
+from benchmarks.workloads import TRAINING
 from hf_efficient.attention import list_attentions
 
 matplotlib.use("Agg")

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 from benchmarks.floors import HEADER, Figure
+from benchmarks.ours import MODULE
 from benchmarks.record import describe_run
 from benchmarks.tables import markdown_table, text_table
 from benchmarks.timing import Ratio, crossover_text
-from benchmarks.workloads import FORWARD, MODULE, TRAINING
+from benchmarks.workloads import FORWARD, TRAINING
 from hf_efficient.attention import get_attention, list_attentions
 
 DIRECTIONS = ("bidirectional", "causal")

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 
 def significant(x: float) -> str:
-    """Three digits or so: 0.083, 1.92, 28.4, 113."""
-    return f"{x:.{3 if abs(x) < 0.1 else 2 if abs(x) < 10 else 1 if abs(x) < 100 else 0}f}"
+    """Three digits or so: 0.083, 1.92, 28.4, 113, 172,344."""
+    return f"{x:,.{3 if abs(x) < 0.1 else 2 if abs(x) < 10 else 1 if abs(x) < 100 else 0}f}"
 
 
 def text_table(header: Sequence[str], rows: Iterable[Sequence[str]], align: str | None = None) -> str:

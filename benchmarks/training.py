@@ -22,7 +22,8 @@ from hf_efficient.training.trainer import EfficientTrainer
 from scripts.train_image_classifier import build_trainer
 
 DESCRIPTION = """
-What scripts/train_image_classifier.py adds to a bare PyTorch loop:
+
+What training with our script (scripts/train_image_classifier.py) adds to a bare PyTorch loop:
 
   step     its step, with its data, logs and callbacks, over forward, backward and AdamW on one batch that is there
   energy   a step with the energy callback over one without

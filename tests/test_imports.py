@@ -14,9 +14,10 @@ import pytest
 
 from hf_efficient.attention import get_attention, list_attentions
 
-PACKAGE = Path(__file__).parents[1] / "hf_efficient"
+ROOT = Path(__file__).parents[1]
+PACKAGE, SCRIPTS, BENCHMARKS = ROOT / "hf_efficient", ROOT / "scripts", ROOT / "benchmarks"
 
-# torch, transformers <- attention <- layers <- models <- training, hub, model_card <- scripts.
+# torch, transformers <- attention <- layers <- models <- training, hub, model_card <- scripts, benchmarks.
 # A room is a folder or a file directly in the package; each is listed with the rooms that it may import beside itself.
 LEFT = {"attention", "layers", "models", "remote_code", "data", "energy", "visualization"}
 RIGHT = {"training", "hub", "model_card"}
@@ -85,7 +86,7 @@ def objection(room: str, imported: Import, package: str) -> str | None:
     if not imported.target:
         return "it reaches above the package"
     top, *inner = imported.target
-    if top in {"scripts", "tests"}:
+    if top in {"scripts", "benchmarks", "tests"}:
         return f"{top} import the library, never the reverse"
     if top != package:
         if room in SHIPS and top not in SHIPS_WITH:
@@ -112,6 +113,20 @@ def violations(package: Path) -> list[str]:
         for imported in read_imports(file, package):
             if reason := objection(room, imported, package.name):
                 found.append(f"{name}:{imported.line}: `{imported.text}`: {reason}")
+    return found
+
+
+def imported_scripts(*folders: Path) -> list[str]:
+    """Where one of these folders imports a script: as a neighbour, or as scripts.<name>."""
+    scripts, found = {file.stem for file in folders[0].glob("*.py")}, []
+    for folder in folders:
+        for file in sorted(folder.glob("*.py")):
+            neighbours = scripts if folder == folders[0] else set()
+            found += [
+                f"{folder.name}/{file.name}:{imported.line}: `{imported.text}`"
+                for imported in read_imports(file, folder)
+                if imported.target and imported.target[0] in {"scripts", *neighbours}
+            ]
     return found
 
 
@@ -159,6 +174,7 @@ def test_imports_go_leftward_only():
         ("energy.py", "from .attention import build_attention", "attention is not among them"),
         ("energy.py", "from hf_efficient.models import base", "models is not among them"),
         ("hub.py", "from scripts.train import main", "scripts import the library"),
+        ("hub.py", "def f():\n    from benchmarks import timing", "benchmarks import the library"),
         ("utils.py", "", "no room is called utils"),
     ],
 )
@@ -184,6 +200,26 @@ def test_a_violation_is_named(tmp_path, name, source, reason):
 )
 def test_what_is_allowed_passes(tmp_path, name, source):
     assert violations(write(tmp_path, name, source)) == []
+
+
+@pytest.mark.xfail(strict=True, reason="what the training scripts share is on its way into the package")
+def test_nobody_imports_a_script():
+    assert not (found := imported_scripts(SCRIPTS, BENCHMARKS)), "\n" + "\n".join(found)
+
+
+def test_an_imported_script_is_seen(tmp_path):
+    for name, source in {
+        "scripts/train.py": "import torch",
+        "scripts/evaluate.py": "def f():\n    from train import score",
+        "benchmarks/training.py": "from scripts.train import main",
+        "benchmarks/timing.py": "from train import main",  # a library's, as no script stands beside it
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(source)
+    assert imported_scripts(tmp_path / "scripts", tmp_path / "benchmarks") == [
+        "scripts/evaluate.py:2: `from train import score`",
+        "benchmarks/training.py:1: `from scripts.train import main`",
+    ]
 
 
 @pytest.mark.parametrize("file", mechanism_files(), ids=lambda file: file.stem)
@@ -214,8 +250,9 @@ def test_a_misnamed_mechanism_is_seen(tmp_path, stem, source, named):
 
 
 def test_no_file_is_too_long():
-    lengths = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in PACKAGE.rglob("*.py")}
-    long = [f"{file.relative_to(PACKAGE.parent)} has {n} lines" for file, n in lengths.items() if n > MAX_LINES]
+    files = [file for folder in (PACKAGE, SCRIPTS, BENCHMARKS) for file in folder.rglob("*.py")]
+    lengths = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in files}
+    long = [f"{file.relative_to(ROOT)} has {n} lines" for file, n in lengths.items() if n > MAX_LINES]
     assert not long, f"more than {MAX_LINES} lines are two files: {'; '.join(sorted(long))}"
 
 

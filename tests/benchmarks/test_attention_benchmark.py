@@ -13,11 +13,12 @@ import torch
 
 from benchmarks import attention, attention_floors, timing
 from benchmarks.floors import Figure
-from benchmarks.memory import peak_memory
+from benchmarks.memory import KEEP_MEMORY, peak_memory
+from benchmarks.ours import MODULE, SDPA, kernel, mechanism, module, near_square
 from benchmarks.peers import field, performer_pytorch_given
 from benchmarks.tables import markdown_table, significant, text_table
 from benchmarks.timing import Ratio, crossover, crossover_text, interleave, race, ratio
-from benchmarks.workloads import MODULE, SDPA, TRAINING, Contender, kernel, mechanism, module, near_square
+from benchmarks.workloads import TRAINING, Contender
 from hf_efficient.attention import get_attention, list_attentions
 
 ROOT = Path(__file__).parents[2]
@@ -189,13 +190,12 @@ def test_a_recurrent_state_that_grows_is_seen(monkeypatch):
     assert many > few  # a KV cache
 
 
-def run(name, *arguments):
-    """From the top of the clone, and with nothing but that to say where the benchmarks are."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+def run(name, *arguments, **environment):
+    """From the top of the clone, which alone says where the benchmarks are."""
+    here = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env={**environment, "OMP_NUM_THREADS": "1"}
-    )
+    environment = {**here, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
 
 
 def test_the_benchmark_runs(tmp_path):
@@ -220,7 +220,7 @@ def test_the_benchmark_runs(tmp_path):
 
 def test_the_mechanism_table_runs(tmp_path):
     options = ["--lengths", "16", "32", "--mechanisms", "kerformer", "axial"]
-    done = run("mechanisms", *options, "--output", tmp_path)
+    done = run("mechanisms", *options, "--output", tmp_path, **KEEP_MEMORY)  # so it need not start anew
     assert done.returncode == 0, done.stderr
     mechanisms = json.loads((tmp_path / "mechanisms.json").read_text())["mechanisms"]
     assert list(mechanisms) == ["kerformer", "axial"]
