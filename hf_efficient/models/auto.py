@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import transformers
 from transformers.models.auto import modeling_auto
+from transformers.models.auto.image_processing_auto import AutoImageProcessor
 from transformers.utils import is_torchvision_available
 
 
@@ -88,7 +89,7 @@ def register(model_type: str, classes: dict[str, type]) -> None:
         backends = {"pil": getattr(transformers, f"{family.processor}Pil")}
         if is_torchvision_available():
             backends["torchvision"] = getattr(transformers, family.processor)
-        transformers.AutoImageProcessor.register(config, image_processor_classes=backends, exist_ok=True)
+        AutoImageProcessor.register(config, image_processor_classes=backends, exist_ok=True)
     if family.tokenizer is not None:
         tokenizer = getattr(transformers, family.tokenizer)
         transformers.AutoTokenizer.register(config, tokenizer_class=tokenizer, exist_ok=True)
