@@ -9,7 +9,7 @@ from transformers import Trainer
 
 from .errors import RunError
 
-SUPPORTED = "transformers>=5.4,<6"  # as in pyproject.toml
+SUPPORTED = "transformers>=5.18,<6"  # as in pyproject.toml
 
 OVERRIDDEN = {  # method -> what ours does besides or instead
     # EfficientTrainer
