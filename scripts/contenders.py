@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hf_efficient.attention import Attention, attention_options, build_attention, get_attention, list_attentions
-from hf_efficient.attention.kernel import kernel_attention
+from hf_efficient.linear import kernel_attention
 
 HEADS, HEAD_DIM = 8, 64
 HIDDEN = HEADS * HEAD_DIM

@@ -9,7 +9,9 @@ transform: padded inputs come out differently. Not causal.
 import torch
 from torch import Tensor
 
-from .base import Attention, AttentionOutput, register_attention, zero_masked
+from .base import Attention, AttentionOutput
+from .masking import zero_masked
+from .registry import register_attention
 
 
 @register_attention
@@ -18,9 +20,7 @@ class Fnet(Attention):
 
     paper = "Lee-Thorp 2021"
     cost = "Nd log Nd"
-    uses_positions = True
-    supports_weights = False
-    mask_invariant = False
+    exempt_from = ("permutation", "padding")
     per_head = False
 
     def build_projections(self, bias, output_bias):

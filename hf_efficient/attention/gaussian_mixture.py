@@ -18,18 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .base import (
-    Attention,
-    allowed_keys,
-    check_choice,
-    check_positive,
-    linear,
-    register_attention,
-    squared_distance,
-    zero_masked,
-)
-from .kernel import initial_state, kernel_attention, row_normalise
-from .softmax import empty_cache, extend_cache, softmax_attention
+from ..linear.chunked import kernel_attention
+from ..linear.literal import row_normalise
+from ..linear.state import initial_state
+from .base import Attention, check_choice, check_positive, linear
+from .masking import allowed_keys, zero_masked
+from .registry import register_attention
+from .softmax import empty_cache, extend_cache, softmax_attention, squared_distance
 
 QUERY_BLOCK = 512  # rows of the score matrix that exist at a time
 
@@ -75,6 +70,8 @@ class GaussianMixture(Attention):
         self.num_keys, self.keys, self.mode, self.em_rate, self.linear = num_keys, keys, mode, em_rate, linear
         super().__init__(hidden_size, num_heads, **common)
         self.supports_recurrent = linear
+        if keys == "multi":
+            self.key_dim = num_keys * self.head_dim
         if keys == "shift" and num_keys > 1:
             self.shifts = nn.Parameter(torch.empty(num_keys - 1, num_heads, self.head_dim))
         if mode == "em":
@@ -105,10 +102,6 @@ class GaussianMixture(Attention):
             return super().project(hidden_states)
         q, k, v = (p(hidden_states) for p in (self.q_proj, self.k_proj, self.v_proj))
         return tuple(x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (q, k, v))
-
-    @property
-    def key_width(self):
-        return super().key_width * (self.num_keys if self.keys == "multi" else 1)
 
     def components(self, k: Tensor) -> Tensor:
         """k (B, H, N, D), or (B, H, N, R·D) with "multi" -> k_jr (B, H, N, R, D)"""
@@ -245,8 +238,7 @@ class GaussianMixture(Attention):
     def initial_state(self, batch_size, device=None, dtype=torch.float32):
         if self.linear:
             return initial_state(batch_size, self.num_heads, self.head_dim, self.head_dim, None, True, device, dtype)
-        key_dim = self.head_dim * (self.num_keys if self.keys == "multi" else 1)
-        return empty_cache(batch_size, self.num_heads, key_dim, device, dtype, self.head_dim)
+        return empty_cache(batch_size, self.num_heads, self.key_dim, device, dtype, self.head_dim)
 
     def extend(self, q, k, v, state, key_mask=None):
         if self.linear:

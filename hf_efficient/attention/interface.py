@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Attention, attention_options, build_attention, on_register
+from .base import Attention
+from .registry import attention_options, build_attention, on_register
 
 
 def bridge(name: str) -> Callable:

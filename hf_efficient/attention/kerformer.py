@@ -22,9 +22,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import allowed_keys, check_choice, check_positive, register_attention, token_positions, zero_masked
-from .kernel import KernelAttention, kernel_attention, row_normalise
+from ..linear.chunked import kernel_attention
+from ..linear.literal import row_normalise
+from .base import check_choice, check_positive
+from .kernel_attention import KernelAttention
+from .masking import allowed_keys, token_positions, zero_masked
 from .position_table import lookup, resample_positions, table_positions
+from .registry import register_attention
 
 
 class Table(nn.Module):
@@ -149,7 +153,7 @@ class Kerformer(KernelAttention):
 
     paper = "Gan 2023"
     cost = "ND² + NR"
-    uses_positions = True
+    exempt_from = ("permutation",)
     fixed_length = True
 
     def __init__(
@@ -195,7 +199,9 @@ class Kerformer(KernelAttention):
                 "use se_pool='max', key_softmax='sequence', or allow_degenerate=True for static position weights."
             )
         self.q_act, self.k_act, self.key_softmax, self.se_pool = q_act, k_act, key_softmax, se_pool
-        self.normalise = self.stochastic_rows = "identity" not in (q_act, k_act)
+        self.normalise = "identity" not in (q_act, k_act)
+        if not self.normalise:
+            self.exempt_from = (*self.exempt_from, "row_sums")
         self.fixed_length = se_k and se_mode == "table"
         self.se_k = None
         if se_k:

@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .base import Attention, AttentionOutput, check_positive, register_attention, token_positions, zero_masked
+from .base import Attention, AttentionOutput, check_positive
+from .masking import token_positions, zero_masked
 from .position_table import lookup, resample_positions, table_positions
+from .registry import register_attention
 
 
 @register_attention
@@ -26,8 +28,7 @@ class Mixer(Attention):
 
     paper = "Tolstikhin 2021"
     cost = "NTd"
-    uses_positions = True
-    supports_weights = False
+    exempt_from = ("permutation",)
     fixed_length = True
     per_head = False
 

@@ -16,16 +16,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .base import (
-    Attention,
-    allowed_keys,
-    check_choice,
-    masked_softmax,
-    register_attention,
-    squared_distance,
-    zero_masked,
-)
-from .softmax import cached_attention, empty_cache, extend_cache, softmax_attention
+from .base import Attention, check_choice
+from .masking import allowed_keys, masked_softmax, zero_masked
+from .registry import register_attention
+from .softmax import cached_attention, empty_cache, extend_cache, softmax_attention, squared_distance
 
 
 @register_attention

@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Attention, AttentionOutput, check_positive, linear, register_attention
+from ..linear.prefix_softmax import prefix_attention, prefix_softmax_state, prefix_step
+from .base import Attention, AttentionOutput, check_positive, linear
 from .plain import is_plain
-from .prefix_softmax import prefix_attention, prefix_softmax_state, prefix_step
+from .registry import register_attention
 
 
 @register_attention
@@ -30,7 +31,6 @@ class Separable(Attention):
     cost = "Nd"
     supports_causal = True
     supports_recurrent = True
-    supports_weights = False  # its weights are one row of N scores per latent token
     per_head = False
 
     def __init__(self, hidden_size: int, num_heads: int, *, num_latent_tokens: int = 1, **common):

@@ -4,7 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Attention, State, allowed_keys, masked_softmax, register_attention, zero_masked
+from ..linear.state import State
+from .base import Attention
+from .masking import allowed_keys, masked_softmax, zero_masked
+from .registry import register_attention
 
 
 @register_attention
@@ -33,9 +36,6 @@ class Softmax(Attention):
 
     def absorb(self, k, v, state, key_mask=None):
         return extend_cache(state, k, v, key_mask)
-
-    def cross(self, q, k, v, key_mask=None):
-        return softmax_attention(q, k, v, key_mask=key_mask)
 
 
 def softmax_attention(
@@ -125,3 +125,8 @@ def cached_attention(
         logits = logits + key_bias.unsqueeze(-2)
     weights = F.dropout(masked_softmax(logits, allowed), dropout)
     return (weights @ v).masked_fill(~seen, 0)
+
+
+def squared_distance(q: Tensor, k: Tensor) -> Tensor:
+    """‖q_i − k_j‖², (..., N, D) x (..., M, D) -> (..., N, M): the score of Gaussian kernels"""
+    return q.square().sum(-1, keepdim=True) - 2 * q @ k.mT + k.square().sum(-1).unsqueeze(-2)

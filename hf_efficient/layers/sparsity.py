@@ -15,7 +15,8 @@ Nyström) count by absolute value, divided by their sum.
 import torch
 from torch import Tensor, nn
 
-from ..attention.base import Attention, allowed_keys, check_choice, check_positive, zero_masked
+from ..attention.base import Attention, check_choice, check_positive
+from ..attention.masking import allowed_keys, zero_masked
 
 
 class AttentionSparsity(nn.Module):
@@ -65,7 +66,7 @@ def attach_sparsity(model: nn.Module, kind: str = "entropy", num_rows: int = 32)
     if not attentions:
         raise ValueError(f"{type(model).__name__} contains no Attention to make sparse.")
     for attention in attentions:
-        if not attention.supports_weights:
-            attention.refuse("a sparsity regulariser", "supports_weights")
+        if not attention.has_weights():
+            attention.refuse("a sparsity regulariser", "has_weights")
     for attention in attentions:
         attention.sparsity = AttentionSparsity(kind, num_rows)

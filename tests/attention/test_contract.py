@@ -1,7 +1,4 @@
-"""What every mechanism promises, for every registered mechanism: registering is being tested.
-
-T1-T10 are the common tests of the specification.
-"""
+"""What every mechanism promises, for every registered mechanism: registering is being tested."""
 
 import json
 
@@ -11,6 +8,7 @@ from cases import CASES, CAUSAL, HEADS, HIDDEN, OPTIONS, case_id, make, tokens, 
 from torch.testing import assert_close
 
 from hf_efficient.attention import Attention, attention_options, build_attention, get_attention, list_attentions
+from hf_efficient.attention.base import FLAGS, LAWS
 
 every_case = pytest.mark.parametrize("case", CASES, ids=case_id)
 every_causal_case = pytest.mark.parametrize("case", CAUSAL, ids=case_id)
@@ -79,7 +77,7 @@ def test_t1_fast_equals_naive_under_padding(case, side):
 @every_case
 def test_t2_rows_are_distributions(case):
     attention, x = make(case), tokens(2, 20)
-    if not (attention.supports_weights and attention.stochastic_rows):
+    if not attention.has_weights() or "row_sums" in attention.exempt_from:
         pytest.skip("its rows are no distributions")
     weights = attention(x, output_attentions=True, **where(attention, 20)).weights
     assert weights.shape == (2, HEADS, 20, 20)
@@ -90,7 +88,7 @@ def test_t2_rows_are_distributions(case):
 @every_case
 def test_t2_constant_values_pass_unchanged(case):
     attention = make(case)
-    if not (attention.per_head and attention.stochastic_rows and attention.supports_weights):
+    if not (attention.per_head and attention.has_weights()) or "row_sums" in attention.exempt_from:
         pytest.skip("its rows are no distributions")
     q, k, v = attention.project(tokens(2, 20))
     output = attention.attend(q, k, torch.ones_like(v), **where(attention, 20))
@@ -101,7 +99,7 @@ def test_t2_constant_values_pass_unchanged(case):
 def test_output_attentions_gives_the_same_output(case):
     attention, x = make(case), tokens(2, 20)
     grid = where(attention, 20)
-    if not attention.supports_weights:
+    if not attention.has_weights():
         with pytest.raises(ValueError, match=r"output_attentions.*Mechanisms that do: .*softmax"):
             attention(x, output_attentions=True, **grid)
         return
@@ -182,8 +180,8 @@ def test_t6_padding_stays_out_of_the_state(case):
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_t6_padding_changes_no_real_token(case, side):
     attention, x, mask = make(case), tokens(3, 24), padding(3, 24, side)
-    if not attention.mask_invariant or attention.needs_grid:
-        pytest.skip("declared not to be mask invariant, or on a grid, which padding would change")
+    if "padding" in attention.exempt_from or attention.needs_grid:
+        pytest.skip("declared to depend on padding, or on a grid, which padding would change")
     hostile = x.masked_fill(~mask.unsqueeze(-1), float("nan"))
     padded = attention(hostile, key_mask=mask).hidden_states
     for row in range(3):
@@ -206,7 +204,7 @@ def test_a_row_without_keys_gives_zero(case):
 @every_case
 def test_t7_permuting_tokens_permutes_outputs(case):
     attention, x = make(case), tokens(2, 20)
-    if attention.uses_positions or attention.causal:
+    if "permutation" in attention.exempt_from or attention.causal:
         pytest.skip("knows the order")
     order = torch.randperm(20)
     assert_close(attention(x[:, order])[0], attention(x)[0][:, order], atol=1e-9, rtol=1e-9)
@@ -318,6 +316,15 @@ def test_a_mechanism_says_what_it_is(name):
     assert cls.paper
     assert cls.cost
     assert cls.supports_causal or not cls.supports_recurrent
+
+
+def test_the_contract_is_small():
+    assert len(FLAGS) <= 8
+
+
+@every_case
+def test_exemptions_are_from_known_laws(case):
+    assert set(make(case).exempt_from) <= set(LAWS)
 
 
 @every_name

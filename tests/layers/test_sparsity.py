@@ -10,7 +10,7 @@ KINDS = ["entropy", "hoyer"]
 SHOWS_WEIGHTS = [
     name
     for name in list_attentions()
-    if (cls := get_attention(name)).supports_weights and cls.per_head and not cls.needs_grid
+    if (cls := get_attention(name)).has_weights() and cls.per_head and not cls.needs_grid
 ]
 
 
