@@ -25,7 +25,7 @@ from .masking import zero_masked
 
 class AttentionOutput(NamedTuple):
     hidden_states: Tensor  # (B, N, d)
-    weights: Tensor | None = None  # (B, H, N, N), with output_attentions
+    weights: Tensor | None = None  # (B, H, N, N), or (B, H, N, M) with context; with output_attentions
     state: State | None = None  # after the last token, with state
     sparsity: Tensor | None = None  # scalar, with `sparsity` attached
 
@@ -49,6 +49,7 @@ class Attention(nn.Module):
     supports_causal: ClassVar[bool] = False
     supports_recurrent: ClassVar[bool] = False  # with a state whose size does not depend on the tokens seen
     supports_key_mask: ClassVar[bool] = True
+    supports_cross: ClassVar[bool] = False  # bidirectional, keys and values may come from another sequence
     needs_grid: ClassVar[bool] = False  # tokens are the cells of an image, row by row
     fixed_length: ClassVar[bool] = False  # owns tables of `max_length` positions
     per_head: ClassVar[bool] = True  # works on q, k, v; otherwise on hidden states
@@ -109,7 +110,7 @@ class Attention(nn.Module):
     # What a mechanism implements.
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask=None, position_ids=None) -> Tensor:
-        """q, k, v (B, H, N, D) -> (B, H, N, D)"""
+        """q, k, v (B, H, N, D) -> (B, H, N, D). In cross-attention there are M keys and values instead of N."""
         raise NotImplementedError
 
     def weights(self, q: Tensor, k: Tensor, key_mask=None, position_ids=None, rows=None) -> Tensor:
@@ -158,11 +159,19 @@ class Attention(nn.Module):
         grid: tuple[int, int] | None = None,
         state: State | None = None,
         output_attentions: bool = False,
+        context: Tensor | None = None,
+        context_mask: Tensor | None = None,
     ) -> AttentionOutput:
-        """hidden_states (B, N, d) -> (B, N, d); key_mask (B, N), True = real token; position_ids (B, N) or (N,)."""
+        """hidden_states (B, N, d) -> (B, N, d); key_mask (B, N), True = real token; position_ids (B, N) or (N,).
+
+        Cross-attention: hidden_states look at context (B, M, d) instead of at themselves; context_mask (B, M).
+        """
         self.before_forward()
-        position_ids = self.check_inputs(hidden_states, key_mask, position_ids, grid, state, output_attentions)
-        q, k, v = self.project(hidden_states)
+        position_ids = self.check_inputs(
+            hidden_states, key_mask, position_ids, grid, state, output_attentions, context, context_mask
+        )
+        q, k, v = self.project(hidden_states, context)
+        query_mask, key_mask = key_mask, key_mask if context is None else context_mask
         where = {"key_mask": key_mask, "position_ids": position_ids, **({"grid": grid} if self.needs_grid else {})}
         weights = sparsity = None
         if output_attentions:
@@ -176,21 +185,28 @@ class Attention(nn.Module):
         else:
             output, state = self.extend(q, k, v, state, key_mask=key_mask)
         if self.sparsity is not None and self.training:
-            sparsity = self.sparsity(self, q, k, **where)
+            sparsity = self.sparsity(self, q, k, query_mask=query_mask, **where)
         return AttentionOutput(self.merge_heads(output), weights, state, sparsity)
 
-    def reference(self, hidden_states: Tensor, key_mask=None, position_ids=None, grid=None) -> Tensor:
+    def reference(
+        self, hidden_states: Tensor, key_mask=None, position_ids=None, grid=None, context=None, context_mask=None
+    ) -> Tensor:
         """`forward` by way of `naive`: (B, N, d) -> (B, N, d)."""
-        position_ids = self.check_inputs(hidden_states, key_mask, position_ids, grid)
+        position_ids = self.check_inputs(
+            hidden_states, key_mask, position_ids, grid, context=context, context_mask=context_mask
+        )
         where = {"key_mask": key_mask, "position_ids": position_ids, **({"grid": grid} if self.needs_grid else {})}
+        if context is not None:
+            where["key_mask"] = context_mask
         if not self.per_head:
-            return self.naive(hidden_states, **where)
-        return self.merge_heads(self.naive(*self.project(hidden_states), **where))
+            return self.naive(hidden_states, **where, **({} if context is None else {"context": context}))
+        return self.merge_heads(self.naive(*self.project(hidden_states, context), **where))
 
-    def project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, N, d) -> q, k, v (B, H, N, D)"""
-        shape = (*hidden_states.shape[:2], self.num_heads, self.head_dim)
-        return tuple(p(hidden_states).view(shape).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+    def project(self, hidden_states: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, N, d) -> q (B, H, N, D), and, of the context if there is one, k and v (B, H, M, D)"""
+        context = hidden_states if context is None else context
+        projected = self.q_proj(hidden_states), self.k_proj(context), self.v_proj(context)
+        return tuple(x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2) for x in projected)
 
     def merge_heads(self, heads: Tensor) -> Tensor:
         """(B, H, N, D) -> (B, N, d)"""
@@ -222,7 +238,15 @@ class Attention(nn.Module):
         raise ValueError(f"'{self.name}' attention does not support {request}{reason}. Mechanisms that do: {able}.")
 
     def check_inputs(
-        self, hidden_states, key_mask=None, position_ids=None, grid=None, state=None, output_attentions=False
+        self,
+        hidden_states,
+        key_mask=None,
+        position_ids=None,
+        grid=None,
+        state=None,
+        output_attentions=False,
+        context=None,
+        context_mask=None,
     ) -> Tensor | None:
         """Raises for what can't be computed; returns position_ids as (B, N)."""
         if hidden_states.dim() != 3 or hidden_states.shape[2] != self.hidden_size:
@@ -235,10 +259,10 @@ class Attention(nn.Module):
         if key_mask is not None:
             if not self.supports_key_mask:
                 self.refuse("key_mask", "supports_key_mask")
-            if key_mask.dtype != torch.bool:
-                raise ValueError(f"key_mask must be boolean, True = real token, got {key_mask.dtype}.")
-            if key_mask.shape != (batch, length):
-                raise ValueError(f"key_mask must be (batch, tokens) = {(batch, length)}, got {tuple(key_mask.shape)}.")
+            check_mask("key_mask", key_mask, batch, length)
+        if context is not None or context_mask is not None:
+            given = {"key_mask": key_mask, "position_ids": position_ids, "grid": grid, "state": state}
+            self.check_context(batch, context, context_mask, [field for field in given if given[field] is not None])
         if self.needs_grid:
             if grid is None:
                 raise ValueError(f"'{self.name}' attention needs grid=(rows, columns) of the {length} tokens.")
@@ -264,6 +288,27 @@ class Attention(nn.Module):
             position_ids = position_ids.expand(batch, length)
         return position_ids
 
+    def check_context(self, batch: int, context, context_mask, others: list[str]) -> None:
+        """`others` are the fields given besides that belong to self-attention."""
+        if context is None:
+            raise ValueError("context_mask is given without context, whose padding it says.")
+        if not self.supports_cross:
+            self.refuse("context (cross-attention)", "supports_cross")
+        if self.causal:
+            raise ValueError(
+                f"context needs causal=False: tokens of another sequence are neither before nor after, and this "
+                f"'{self.name}' attention was built causal."
+            )
+        if others:
+            hint = ": give context_mask instead" if others == ["key_mask"] else ""
+            raise ValueError(f"context can't be combined with {', '.join(others)} of self-attention{hint}.")
+        if context.dim() != 3 or context.shape[0] != batch or context.shape[2] != self.hidden_size:
+            raise ValueError(f"context must be ({batch}, tokens, {self.hidden_size}), got {tuple(context.shape)}.")
+        if context.shape[1] == 0:
+            raise ValueError(f"context {tuple(context.shape)} is empty: at least one token is needed.")
+        if context_mask is not None:
+            check_mask("context_mask", context_mask, batch, context.shape[1])
+
     def extra_repr(self) -> str:
         return f"hidden_size={self.hidden_size}, num_heads={self.num_heads}, causal={self.causal}"
 
@@ -285,6 +330,13 @@ def linear(in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
     if bias:
         nn.init.zeros_(layer.bias)
     return layer
+
+
+def check_mask(field: str, mask: Tensor, batch: int, length: int) -> None:
+    if mask.dtype != torch.bool:
+        raise ValueError(f"{field} must be boolean, True = real token, got {mask.dtype}.")
+    if mask.shape != (batch, length):
+        raise ValueError(f"{field} must be (batch, tokens) = {(batch, length)}, got {tuple(mask.shape)}.")
 
 
 def check_positive(field: str, value) -> None:

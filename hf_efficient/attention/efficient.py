@@ -21,6 +21,7 @@ class Efficient(Attention):
     cost = "ND²"
     parameter_free = True
     supports_causal = True
+    supports_cross = True
     supports_recurrent = True
 
     def attend(self, q, k, v, key_mask=None, position_ids=None):

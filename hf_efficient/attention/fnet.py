@@ -26,8 +26,8 @@ class Fnet(Attention):
     def build_projections(self, bias, output_bias):
         pass
 
-    def forward(self, hidden_states, key_mask=None, position_ids=None, grid=None, state=None, output_attentions=False):
-        self.check_inputs(hidden_states, key_mask, position_ids, grid, state, output_attentions)
+    def forward(self, hidden_states, key_mask=None, position_ids=None, *more, **named):
+        self.check_inputs(hidden_states, key_mask, position_ids, *more, **named)
         x = zero_masked(hidden_states.unsqueeze(1), key_mask).squeeze(1)
         wide = torch.promote_types(x.dtype, torch.float32)  # there is no half-precision transform on a CPU
         output = torch.fft.fft2(x.to(wide)).real.to(x.dtype)

@@ -51,19 +51,19 @@ class KernelAttention(Attention):
         """Whether features depend on more than the token itself, such as its position or other tokens."""
         return type(self).prepare is not KernelAttention.prepare
 
-    def finish(self, output: Tensor, key_mask, state=None) -> Tensor:
+    def finish(self, output: Tensor, k: Tensor, key_mask, state=None) -> Tensor:
         """After the engine, for kernels that are not normalised by their row sum."""
         return output
 
     def attend(self, q, k, v, key_mask=None, position_ids=None):
         q, k, _ = self.prepare(q, k, key_mask, position_ids)
         output, _ = self.run(q, k, v, key_mask)
-        return self.finish(output, key_mask)
+        return self.finish(output, k, key_mask)
 
     def extend(self, q, k, v, state, key_mask=None):
         q, k, own = self.prepare(q, k, key_mask, None, state)
         output, after = self.run(q, k, v, key_mask, state)
-        return self.finish(output, key_mask, state), {**after, **own}
+        return self.finish(output, k, key_mask, state), {**after, **own}
 
     def absorb(self, k, v, state, key_mask=None):
         if self.prepares:  # its features depend on what `extend` alone keeps count of
@@ -76,7 +76,7 @@ class KernelAttention(Attention):
             return output.squeeze(2), state
         q, k, own = self.prepare(q, k, None, None, state)
         output, after = kernel_step(q, k, v, state, self.feature_map, normalise=self.normalise, eps=self.eps)
-        return self.finish(output, None, state), {**after, **own}
+        return self.finish(output, k, None, state), {**after, **own}
 
     def run(self, q, k, v, key_mask, state=None, causal=None):
         causal, weight = self.causal if causal is None else causal, key_mask

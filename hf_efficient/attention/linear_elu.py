@@ -17,6 +17,7 @@ class LinearElu(KernelAttention):
     paper = "Katharopoulos 2020"
     cost = "ND²"
     parameter_free = True
+    supports_cross = True
 
     eps = 1e-6
 

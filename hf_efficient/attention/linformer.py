@@ -31,6 +31,7 @@ class Linformer(Attention):
     cost = "NpD"
     exempt_from = ("row_sums", "permutation")
     fixed_length = True
+    supports_cross = True
 
     def __init__(
         self,

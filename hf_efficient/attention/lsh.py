@@ -82,7 +82,7 @@ class Lsh(Attention):
         self.v_proj = linear(self.hidden_size, inner, bias)
         self.o_proj = linear(inner, self.hidden_size, output_bias)
 
-    def project(self, hidden_states):
+    def project(self, hidden_states, context=None):
         shape = (*hidden_states.shape[:2], self.num_heads, self.head_dim)
         q, v = (p(hidden_states).view(shape).transpose(1, 2) for p in (self.q_proj, self.v_proj))
         return q, q, v

@@ -43,6 +43,7 @@ class Performer(KernelAttention):
     paper = "Choromanski 2021"
     cost = "NmD"
     parameter_free = True
+    supports_cross = True
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ class Probabilistic(Attention):
     paper = "Movellan 2020"
     cost = "(T+1)N²D"
     supports_causal = True
+    supports_cross = True
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Probabilistic(Attention):
                 "causal=True", "supports_causal", f" with key_iterations={key_iterations} (mixes all queries): use 0"
             )
         self.prior, self.key_iterations, self.key_strength = prior, key_iterations, float(key_strength)
+        self.supports_cross = key_iterations == 0  # the steps mix queries that are padded as the keys are
         self.precision = nn.Parameter(torch.empty(num_heads))  # a, before the softplus
         self.reset_parameters()
 

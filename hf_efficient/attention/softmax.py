@@ -18,6 +18,7 @@ class Softmax(Attention):
     cost = "N²D"
     parameter_free = True
     supports_causal = True
+    supports_cross = True
 
     def attend(self, q, k, v, key_mask=None, position_ids=None):
         dropout = self.dropout if self.training else 0.0
@@ -66,7 +67,7 @@ def softmax_attention(
         bias = torch.where(key_mask[:, None], bias, _shut(key_mask, q.dtype)[:, None])
     width = -(-(q.shape[-1] + 1) // 8) * 8
     bias = bias.expand(k.shape[:3]).unsqueeze(-1)
-    q = F.pad(torch.cat([q, torch.ones_like(bias)], -1), (0, width - q.shape[-1] - 1))
+    q = F.pad(torch.cat([q, torch.ones_like(q[..., :1])], -1), (0, width - q.shape[-1] - 1))
     k = F.pad(torch.cat([k * scale, bias], -1), (0, width - k.shape[-1] - 1))
     output = F.scaled_dot_product_attention(
         q, k, F.pad(v, (0, width - v.shape[-1])), dropout_p=dropout, is_causal=causal, scale=1.0
