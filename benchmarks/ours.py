@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.workloads import Contender, Workload
 from hf_efficient.attention import Attention, attention_options, build_attention, get_attention
-from hf_efficient.attention.kernel import kernel_attention
+from hf_efficient.linear import kernel_attention
 
 HEADS, HEAD_DIM = 8, 64
 HIDDEN = HEADS * HEAD_DIM

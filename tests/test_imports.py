@@ -17,15 +17,16 @@ from hf_efficient.attention import get_attention, list_attentions
 ROOT = Path(__file__).parents[1]
 PACKAGE, SCRIPTS, BENCHMARKS = ROOT / "hf_efficient", ROOT / "scripts", ROOT / "benchmarks"
 
-# torch, transformers <- attention <- layers <- models <- training, hub, model_card <- scripts, benchmarks.
+# torch, transformers <- linear <- attention <- layers <- models <- training, hub, model_card <- scripts, benchmarks.
 # A room is a folder or a file directly in the package; each is listed with the rooms that it may import beside itself.
-LEFT = {"attention", "layers", "models", "remote_code", "data", "energy", "visualization"}
+LEFT = {"linear", "attention", "layers", "models", "remote_code", "data", "energy", "visualization"}
 RIGHT = {"training", "hub", "model_card"}
 MAY_IMPORT = {
-    "attention": set(),
-    "layers": {"attention"},
+    "linear": set(),
+    "attention": {"linear"},
+    "layers": {"linear", "attention"},
     "remote_code": {"attention"},
-    "models": {"attention", "layers", "remote_code"},
+    "models": {"linear", "attention", "layers", "remote_code"},
     "data": set(),
     "energy": set(),
     "visualization": set(),
@@ -35,25 +36,9 @@ MAY_IMPORT = {
 }
 
 # Copied beside the weights, so it must run where only transformers, and what comes with it, is installed.
-SHIPS = {"attention", "layers", "models", "remote_code"}
+SHIPS = {"linear", "attention", "layers", "models", "remote_code"}
 SHIPS_WITH = {"torch", "transformers", "huggingface_hub"} | sys.stdlib_module_names
 
-# Every other file in attention/ is a mechanism.
-SHARED_BY_MECHANISMS = {
-    "__init__",
-    "absent",
-    "base",
-    "kernel",
-    "feature_map",
-    "streaming",
-    "tile",
-    "reconstruction",
-    "plain",
-    "position_table",
-    "prefix_softmax",
-    "interface",
-    "convert",
-}
 MAX_LINES = 450
 # Not torchvision: transformers' models import it themselves wherever it is installed.
 HEAVY = {"datasets", "codecarbon", "matplotlib", "transformers.trainer", "hf_efficient.training"}
@@ -139,8 +124,15 @@ def names_its_mechanism(file: Path) -> bool:
     return not classes.isdisjoint({wanted, wanted + "attention"})
 
 
+def is_mechanism(file: Path) -> bool:
+    """Whether a class in the file is decorated with `register_attention`."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    decorators = [mark for node in tree.body if isinstance(node, ast.ClassDef) for mark in node.decorator_list]
+    return any(ast.unparse(mark).startswith("register_attention") for mark in decorators)
+
+
 def mechanism_files() -> list[Path]:
-    return [file for file in sorted((PACKAGE / "attention").glob("*.py")) if file.stem not in SHARED_BY_MECHANISMS]
+    return [file for file in sorted((PACKAGE / "attention").glob("*.py")) if is_mechanism(file)]
 
 
 def write(root: Path, name: str, source: str) -> Path:
@@ -158,7 +150,9 @@ def test_imports_go_leftward_only():
 @pytest.mark.parametrize(
     ("name", "source", "reason"),
     [
-        ("attention/lsh.py", "from ..layers.block import Block", "attention may import no other room; layers is not"),
+        ("attention/lsh.py", "from ..layers.block import Block", "attention may import linear; layers is not"),
+        ("linear/features.py", "from ..attention.base import Attention", "linear may import no other room"),
+        ("linear/features.py", "import numpy as np", "linear ships to the Hub"),
         ("attention/lsh.py", "from .. import layers", "layers is not among them"),
         ("attention/lsh.py", "from .. import __version__", "__init__ is not among them"),
         ("attention/lsh.py", "import numpy as np", "attention ships to the Hub"),
@@ -192,6 +186,7 @@ def test_a_violation_is_named(tmp_path, name, source, reason):
         ("__init__.py", "from . import attention, models, hub"),
         ("attention/__init__.py", "from . import lsh\nfrom .base import Attention"),
         ("attention/lsh.py", "import math\nfrom torch import nn\nfrom .base import Attention"),
+        ("attention/lsh.py", "from ..linear.chunked import kernel_attention"),
         ("layers/block.py", "from ..attention import build_attention\nfrom .memory import Memory"),
         ("models/vit/modeling_vit.py", "from ...attention.base import X\nfrom ..base import Y\nimport transformers"),
         ("training/trainers.py", "from ..models import base\nfrom ..energy import EnergyReport\nimport accelerate"),

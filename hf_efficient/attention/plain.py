@@ -1,6 +1,6 @@
 """Where a layer's weight is used without calling the layer, which is faster: only if nobody else has a say in it."""
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules import module as every_module
 
 
@@ -30,9 +30,3 @@ def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
 def is_function(layer: nn.Module) -> bool:
     """Whether a layer has nothing to learn, and nobody watches it, as most activations."""
     return next(layer.parameters(), None) is None and not is_watched(layer)
-
-
-def version_of(x: Tensor) -> int | None:
-    """Counts the changes in place, so that what was made of x can be told from what would be made of it now; tensors
-    made in inference mode have no such count."""
-    return None if x.is_inference() else x._version

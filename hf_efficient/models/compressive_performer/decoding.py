@@ -6,17 +6,19 @@ for layers that are as they were built, without adapters or hooks, not offloaded
 through their modules.
 """
 
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from ...attention.base import State
 from ...attention.plain import are_all_watched, is_hooked, is_plain
 from ...layers.memory import Memory, Schedule
 from ...layers.projection import NarrowProjection, Projection
 from ...layers.rotary import rotate
+from ...linear.state import State
+from .kernels import step_stacked
 
 
 class LayerStep:
@@ -36,7 +38,7 @@ class LayerStep:
         ]
         self.project, self.project_back = memory_attention.qkv_proj.at_hand(), memory_attention.o_proj.at_hand()
         self.widen, self.activate, self.narrow = mlp.fc1.at_hand(), mlp.activation_fn.forward, mlp.fc2.at_hand()
-        self.attend, self.vectors = attention.step_stacked, (3, attention.num_heads, 1, attention.head_dim)
+        self.attend, self.vectors = partial(step_stacked, attention), (3, attention.num_heads, 1, attention.head_dim)
 
     def __call__(self, hidden_states: Tensor, memory: Memory, place: int, rotation: Tensor) -> Tensor:
         """(B, d), at a place in the open segment -> (B, d); the memory is updated in place."""
@@ -132,7 +134,7 @@ def is_as_built(layer: nn.Module) -> bool:
         layer.layernorm_after: nn.LayerNorm,
     }
     return (
-        memory_attention.attention.key_width == memory_attention.width
+        memory_attention.attention.key_dim == memory_attention.attention.head_dim
         and all(is_plain(part, kind) for part, kind in parts.items())
         and not any(map(is_hooked, layer.modules()))
         and all(type(parameter) is nn.Parameter and not parameter.is_meta for parameter in layer.parameters())

@@ -8,8 +8,8 @@ query: it enters the attention's state before the segment does. Positions are co
 import torch
 from torch import Tensor, nn
 
-from ...attention.base import Attention, State
-from ...attention.plain import is_plain, version_of
+from ...attention.base import Attention
+from ...attention.plain import is_plain
 from ...layers.affine import affine
 from ...layers.memory import (
     Memory,
@@ -27,7 +27,10 @@ from ...layers.memory import (
 )
 from ...layers.projection import Projection
 from ...layers.rotary import RotaryTable, rotate
+from ...linear.favor_plus import version_of
+from ...linear.state import State
 from .compression import Compression
+from .kernels import reconstruction_loss
 
 
 class MemoryAttention(nn.Module):
@@ -48,7 +51,7 @@ class MemoryAttention(nn.Module):
         super().__init__()
         self.attention, self.lengths, self.compression, self.positions = attention, lengths, compression, positions
         self.width = attention.num_heads * attention.head_dim
-        self.vectors = 2 * attention.num_heads + attention.key_width // attention.head_dim  # of each token
+        self.vectors = attention.num_heads * (2 + attention.key_dim // attention.head_dim)  # of each token
         self.qkv_proj = Projection(self.vectors * attention.head_dim, attention.hidden_size)
         self.o_proj = Projection(attention.hidden_size, self.width)
 
@@ -70,14 +73,14 @@ class MemoryAttention(nn.Module):
     def project_slots(self, *parts: Tensor) -> list[Tensor]:
         """What is made of (B, n, d) that are only looked at: (B, n, keys and values)"""
         empty = not any(slots.shape[1] for slots in parts)
-        if empty or not self.attention.key_width or not is_plain(self.qkv_proj, Projection):
+        if empty or not self.attention.key_dim or not is_plain(self.qkv_proj, Projection):
             return [self.as_slots(self.project(slots.contiguous())) for slots in parts]
         weight, bias = self.qkv_proj.weight[:, self.width :], self.qkv_proj.bias[self.width :]
         return [affine(slots, weight.mT, bias) for slots in parts]
 
     def as_slots(self, vectors: Tensor) -> Tensor:
         """The same of tokens that are projected already"""
-        start = self.attention.num_heads if self.attention.key_width else 0
+        start = self.attention.num_heads if self.attention.key_dim else 0
         return vectors[:, :, start:].flatten(2)
 
     def split_slots(self, projected: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,7 +93,7 @@ class MemoryAttention(nn.Module):
         heads = self.attention.num_heads
         qk, v = vectors.split([self.vectors - heads, heads], 2)
         q = k = rotate(qk, rotation)
-        if self.attention.key_width:
+        if self.attention.key_dim:
             q, k = q.split([heads, self.vectors - 2 * heads], 2)
         return q.transpose(1, 2), self.keys_first(k), self.values_first(v)
 
@@ -266,7 +269,7 @@ class MemoryAttention(nn.Module):
         every query sees all, without positions."""
         pairs = [self.split_slots(sight) for sight in sights]
         pairs = [(self.keys_first(k), v.transpose(1, 2)) for k, v in pairs]
-        return self.attention.reconstruction_loss(q.transpose(1, 2), *pairs)
+        return reconstruction_loss(self.attention, q.transpose(1, 2), *pairs)
 
     def settle(self, memory: Memory) -> Memory:
         """What outlives the call: without gradients, and no view of something larger."""

@@ -51,8 +51,8 @@ class Reference:
         """(n, d) -> q, k, v (1, H, n, ·)"""
         mechanism = module.attention
         projected = x @ module.qkv_proj.weight + module.qkv_proj.bias
-        q, k, v = projected.split([module.width, mechanism.key_width, module.width], -1)
-        if mechanism.shared_qk:
+        q, k, v = projected.split([module.width, mechanism.num_heads * mechanism.key_dim, module.width], -1)
+        if not mechanism.key_dim:
             k = q
         return tuple(y.unflatten(-1, (mechanism.num_heads, -1)).transpose(0, 1).unsqueeze(0) for y in (q, k, v))
 

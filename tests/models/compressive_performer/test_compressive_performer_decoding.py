@@ -58,7 +58,7 @@ def test_it_is_what_the_modules_compute(fields, rows, steps):
     assert not steps
     assert_close(decode(model, ids), expected, **CLOSE)
     attention = model.model.layers[0].memory_attention
-    assert bool(steps) == (attention.attention.key_width == attention.width)
+    assert bool(steps) == (attention.attention.key_dim == attention.attention.head_dim)
 
 
 @pytest.mark.parametrize("fields", EVERY.values(), ids=EVERY)

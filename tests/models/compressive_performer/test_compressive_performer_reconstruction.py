@@ -5,8 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from hf_efficient.attention import build_attention, tile
-from hf_efficient.attention.reconstruction import reconstruction_loss
+from hf_efficient.attention import build_attention
+from hf_efficient.linear import scratch, tile
+from hf_efficient.models.compressive_performer import reconstruction
+from hf_efficient.models.compressive_performer.kernels import cross, reconstruction_loss
 
 MECHANISMS = {
     "performer": {"num_features": 24},
@@ -38,7 +40,7 @@ def literal(attention, q, before, after):
 
 def assert_same_loss(attention, q, before, after, expected, **tolerance):
     leaves = [x.detach().clone().requires_grad_() for x in after]
-    loss, wanted = attention.reconstruction_loss(q, before, leaves), expected(attention, q, before, leaves)
+    loss, wanted = reconstruction_loss(attention, q, before, leaves), expected(attention, q, before, leaves)
     assert_close(loss, wanted, **tolerance)
     assert_close(*(torch.autograd.grad(3 * x, leaves) for x in (loss, wanted)), **tolerance)
 
@@ -48,8 +50,8 @@ def assert_same_loss(attention, q, before, after, expected, **tolerance):
 @pytest.mark.parametrize("elements", [2**20, 2**9], ids=["at once", "in chunks"])
 def test_loss_and_gradient_are_the_formulas(name, queries, elements, monkeypatch):
     torch.manual_seed(0)
-    monkeypatch.setattr(tile, "TILE", elements)
-    monkeypatch.setattr("hf_efficient.attention.reconstruction.TILE", elements)
+    for module in (tile, scratch, reconstruction):
+        monkeypatch.setattr(module, "TILE", elements)
     attention = build(name, **MECHANISMS[name])
     slots = [(heads(n), heads(n)) for n in (12, 4)]
     assert_same_loss(attention, heads(queries), *slots, literal, atol=1e-9, rtol=1e-6)
@@ -59,14 +61,14 @@ def test_loss_and_gradient_are_the_formulas(name, queries, elements, monkeypatch
 def test_mechanisms_without_a_short_way_compare_outputs(name):
     attention, q = build(name).double(), heads(6)
     (k, v), after = (heads(12), heads(12)), [heads(4), heads(4)]
-    expected = F.mse_loss(attention.cross(q, *after), attention.cross(q, k, v))
-    assert_close(attention.reconstruction_loss(q, (k, v), after), expected, atol=1e-9, rtol=1e-6)
+    expected = F.mse_loss(cross(attention, q, *after), cross(attention, q, k, v))
+    assert_close(reconstruction_loss(attention, q, (k, v), after), expected, atol=1e-9, rtol=1e-6)
 
 
 def test_queries_that_see_nothing_lose_nothing():
     attention = build("performer", features="relu")
     nothing = attention.initial_state(3, dtype=torch.float64)["S"].requires_grad_()
-    loss = reconstruction_loss(heads(5), torch.zeros_like(nothing), nothing, attention.feature_map, 0.0)
+    loss = reconstruction.reconstruction_loss(heads(5), torch.zeros_like(nothing), nothing, attention.feature_map, 0.0)
     loss.backward()
     assert loss == 0 and nothing.grad.isfinite().all()
 
@@ -77,7 +79,7 @@ def test_nothing_as_large_as_the_queries_features_is_kept():
     after = [heads(10, dtype=torch.float32).requires_grad_() for _ in range(2)]
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
-        attention.reconstruction_loss(q, before, after).backward()
+        reconstruction_loss(attention, q, before, after).backward()
     assert max(kept) < 400 * 24
 
 
@@ -88,15 +90,15 @@ def test_other_gradients_take_the_long_way(learning):
     leaf = (q if learning == "q" else before[0]).requires_grad_()
     wanted = torch.autograd.grad(literal(attention, q, before, after), leaf)
     assert_close(
-        torch.autograd.grad(attention.reconstruction_loss(q, before, after), leaf), wanted, atol=1e-7, rtol=1e-4
+        torch.autograd.grad(reconstruction_loss(attention, q, before, after), leaf), wanted, atol=1e-7, rtol=1e-4
     )
 
 
 def test_under_autocast():
     attention, q = build("performer", num_features=24), heads(6, dtype=torch.float32)
     slots = [[heads(n, dtype=torch.float32) for _ in range(2)] for n in (12, 4)]
-    exact = attention.reconstruction_loss(q, *slots)
+    exact = reconstruction_loss(attention, q, *slots)
     with torch.autocast("cpu", torch.bfloat16):
-        assert_close(attention.reconstruction_loss(q, *slots), exact)
-        low = attention.reconstruction_loss(q.bfloat16(), *([x.bfloat16() for x in pair] for pair in slots))
+        assert_close(reconstruction_loss(attention, q, *slots), exact)
+        low = reconstruction_loss(attention, q.bfloat16(), *([x.bfloat16() for x in pair] for pair in slots))
     assert_close(low, exact, atol=0.0, rtol=0.05)

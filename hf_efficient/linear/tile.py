@@ -1,23 +1,19 @@
-"""A part of kernel attention as it is worked on: some rows of the batch, a chunk of tokens at a time.
+"""A part of linear attention as it is worked on: some rows of the batch, a chunk of tokens at a time.
 
-What makes it fast on a CPU: a chunk is worked on in scratch memory that stays in cache and is kept between calls, and
-features are made there, so that they never exist all at once.
+What makes it fast on a CPU: a chunk is worked on in scratch memory that stays in cache and is kept between calls
+(`scratch.py`), and features are made there, so that they never exist all at once.
 """
 
 import math
-import threading
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .feature_map import FeatureMap
-
-# Elements of one scratch buffer: larger ones leave the cache, smaller ones pay more calls per token. Measured best.
-TILE = 2**20
-
-_kept = threading.local()
+from .features import FeatureMap
+from .scratch import TILE, scratch_on
+from .stabilise import stabilise_keys, stabilise_queries
 
 
 class Plan(NamedTuple):
@@ -38,6 +34,31 @@ class Features(NamedTuple):
     floor: Tensor | float = 0.0  # what φ has above the slope, where that is all the difference
 
 
+class Sums(NamedTuple):
+    """What the queries read: the state of G = B·H groups."""
+
+    S: Tensor | None  # (G, F, Dv); None where it is not needed any more
+    z: Tensor | None  # (G, 1, F), for normalised kernels
+    c: Tensor | None = None  # (G, 1, F), for stabilised features
+
+    def relative_to(self, c: Tensor | None, top: Tensor | None) -> "Sums":
+        """Moved from the maximum c to another."""
+        if c is None:
+            return Sums(self.S, self.z)
+        factor = torch.exp2(c - top)
+        S = None if self.S is None else self.S * factor.transpose(1, 2)
+        return Sums(S, None if self.z is None else self.z * factor, top)
+
+
+class Trail(NamedTuple):
+    """What the forward sweep leaves to the backward sweep."""
+
+    between: list[Sums]  # chunks; without S where nobody will read it
+    scores: list[Tensor]
+    states: list[Tensor | None]  # that each block met
+    features: list[tuple[Features, Features] | Features | None]  # of queries and keys; bidirectional: of keys
+
+
 class Tile:
     """Some rows of the batch: G = B·H groups, worked on chunk by chunk, L rows each (padded to whole blocks)."""
 
@@ -46,8 +67,7 @@ class Tile:
         self.batch, self.heads, length, self.value_dim = v.shape
         self.groups = self.batch * self.heads
         self.chunks = self.cut(length)
-        keep = v.device.type == "cpu" and not torch.compiler.is_compiling()
-        self.kept, self.dtype = _kept.__dict__ if keep else {}, v.dtype
+        self.memory = scratch_on(v.device)
 
     def cut(self, length: int) -> list[slice]:
         """Into chunks of whole blocks, about equally long: a short last one would cost as many calls as a long one."""
@@ -56,35 +76,12 @@ class Tile:
         return [slice(a, min(a + size, length)) for a in range(0, length, size)] if length else []
 
     def scratch(self, name: str, *shape: int) -> Tensor:
-        """A contiguous tensor with anything in it, in memory that the next call with this name uses again.
-
-        Kept between calls on a CPU, whose allocator would give it back to the system and fault every page in again.
-        """
-        view = self.kept.get((name, self.dtype, shape))
-        return self.allocate(name, shape) if view is None else view
-
-    def allocate(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        size, kept = math.prod(shape), self.kept
-        if len(kept) > 1024:  # views of every length ever seen
-            kept.clear()
-        memory = kept.get((name, self.dtype))
-        if memory is None or memory.numel() < size:
-            with torch.inference_mode(False):
-                memory = self.like.new_empty(size)
-            if size > 2 * TILE:  # too much to hold on to
-                return memory.view(shape)
-            for view in [key for key in kept if key[:2] == (name, self.dtype)]:
-                del kept[view]
-            kept[name, self.dtype] = memory
-        return kept.setdefault((name, self.dtype, shape), memory[:size].view(shape))
+        """A contiguous tensor with anything in it, in memory that the next call with this name uses again."""
+        return self.memory.take(name, shape, self.like)
 
     def triangle(self, size: int) -> Tensor:
         """Ones on and below the diagonal."""
-        key = (size, self.dtype)
-        if key not in self.kept:
-            with torch.inference_mode(False):
-                self.kept[key] = self.like.new_ones(size, size).tril_()
-        return self.kept[key]
+        return self.memory.triangle(size, self.like)
 
     def padded(self, at: slice) -> int:
         return -(-(at.stop - at.start) // self.plan.block_size) * self.plan.block_size
@@ -139,17 +136,14 @@ class Tile:
         if self.weight is not None:
             weight = self.weight[..., at].flatten(0, 1).unsqueeze(-1)
             mapped[:, :real].masked_fill_(weight == 0, -math.inf if stabilised else 0)
+        phi = mapped
         if stabilised:
             if mapped.shape[1] > real:
                 mapped[:, real:] = -math.inf
             if c is not None:
                 c = torch.maximum(c, mapped.amax(1, keepdim=True)) if top is None else top
-                mapped.sub_(c)
-            slope = mapped.exp2_()
-        phi = mapped
-        if floor:
-            floor = floor if c is None else torch.exp2(math.log2(floor) - c)
-            phi = torch.add(mapped, floor, out=self.floored("keys", mapped))
+            out = self.floored("keys", mapped) if floor else None
+            phi, slope, floor = stabilise_keys(mapped, c, floor, out)
         self.zero_padding(phi, at)
         if weight is not None:
             weight = F.pad(weight, (0, 0, 0, mapped.shape[1] - real))
@@ -163,22 +157,8 @@ class Tile:
         self.zero_padding(phi, at)
         if not feature_map.stabilised:
             return Features(phi, phi, None)
-        highest = phi.new_zeros(())
-        if c is not None:
-            phi.add_(c)
-            highest = c.amax(-1, keepdim=True)  # (G, 1, 1)
-        top = phi.new_zeros(()) if not self.plan.normalise else phi.amax(-1, keepdim=True)
-        if feature_map.floor and self.plan.normalise:
-            top = torch.maximum(top, highest + math.log2(feature_map.floor))
-        if self.plan.normalise:  # a factor per row cancels in the ratio; this one keeps it in range
-            phi.sub_(top)
-        slope, column = phi.exp2_(), 0.0
-        if feature_map.floor:  # ε 2^{c − top}, as the product of a column and a row
-            column, out = torch.exp2(highest + math.log2(feature_map.floor) - top), self.floored("queries", slope)
-            if c is None:
-                phi = torch.add(slope, column, out=out)
-            else:
-                phi = torch.addcmul(slope, column, torch.exp2(c - highest), out=out)
+        out = self.floored("queries", phi) if feature_map.floor else None
+        phi, slope, column = stabilise_queries(phi, c, feature_map.floor, self.plan.normalise, out)
         return Features(phi, slope, slope, column)
 
     def floored(self, name: str, slope: Tensor) -> Tensor:

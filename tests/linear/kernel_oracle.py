@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from hf_efficient.attention.feature_map import FeatureMap, LogFeatureMap
-from hf_efficient.attention.linear_elu import EluFeatures
+from hf_efficient.linear import EluFeatures, FeatureMap, LogFeatureMap
 
 
 class FlooredMap(LogFeatureMap):

@@ -1,4 +1,4 @@
-"""Kernel attention whose keys are normalised per feature over the tokens, as `efficient` and `separable` need it.
+"""Kernel attention whose keys are normalised per feature over the tokens, as `efficient` and `separable` have it.
 
     o_i = Σ_f p_if Σ_{j∈A(i)} ρ_jf v_j,    ρ_jf = e^{l_jf} / Σ_{j'∈A(i)} e^{l_j'f}
 
@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import State
-from .feature_map import LogFeatureMap
-from .kernel import NO_KEY, initial_state, kernel_attention, kernel_step, safe_chunk_size
+from .chunked import kernel_attention
+from .features import NO_KEY, LogFeatureMap
+from .recurrent import kernel_step
+from .stabilise import safe_chunk_size
+from .state import State, initial_state
 
 _MAP = LogFeatureMap()
 

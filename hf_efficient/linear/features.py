@@ -1,4 +1,5 @@
-"""Feature maps φ of kernel attention, as the engine applies them: to one chunk at a time, with their derivative."""
+"""Feature maps φ of linear attention, as the engine applies them: to one chunk at a time, with their derivative.
+FAVOR+ has a file of its own, `favor_plus.py`."""
 
 import math
 
@@ -9,6 +10,9 @@ LOG2_E = math.log2(math.e)
 
 # Logarithms of features that are no further from 0 need no stabiliser: sums of a million of them are still in range.
 SAFE_PEAK = 60.0
+
+# "No key yet" in a running maximum: finite, so that the difference of two of them is 0 and not NaN.
+NO_KEY = -1e30
 
 
 class FeatureMap:
@@ -27,6 +31,10 @@ class FeatureMap:
         """Whether 2^a could leave the range of float32, so that a running maximum has to keep it there."""
         bounded = self.floor > math.exp(-SAFE_PEAK) and self.peak <= SAFE_PEAK
         return self.stabilised and not bounded
+
+    @property
+    def log2_floor(self) -> float:
+        return math.log2(self.floor) if self.floor else NO_KEY
 
     @property
     def ready_made(self) -> bool:
@@ -60,3 +68,17 @@ class LogFeatureMap(FeatureMap):
 
     def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
         torch.mul(x, LOG2_E, out=out)
+
+
+class EluFeatures(FeatureMap):
+    """elu(x) + 1 = e^min(x, 0) + max(x, 0): an exponential is several times faster than elu's expm1."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.clamp(max=0).exp() + x.clamp(min=0)
+
+    def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
+        torch.clamp(x, max=0, out=out).mul_(LOG2_E).exp2_()
+        out.add_(torch.clamp(x, min=0, out=spare))
+
+    def vjp(self, x: Tensor, out: Tensor, grad: Tensor, target: Tensor) -> None:
+        torch.mul(grad, out.clamp(max=1), out=target)

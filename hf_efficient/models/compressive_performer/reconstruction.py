@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .feature_map import FeatureMap
-from .tile import TILE, Plan, Tile, tiles_of
+from ...linear.features import FeatureMap
+from ...linear.scratch import TILE
+from ...linear.tile import Plan, Tile, tiles_of
 
 
 def reconstruction_loss(q: Tensor, before: Tensor, after: Tensor, feature_map: FeatureMap, eps: float) -> Tensor:

@@ -1,6 +1,4 @@
-"""How the kernel engine runs: tiles, scratch memory, threads, what it allocates, compilation."""
-
-import threading
+"""How the kernel engine runs: tiles, what it keeps and what it allocates, compilation."""
 
 import pytest
 import torch
@@ -18,15 +16,15 @@ from kernel_oracle import (
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_efficient.attention import build_attention, kernel, tile
-from hf_efficient.attention.kernel import kernel_attention
-from hf_efficient.attention.linear_elu import EluFeatures
+from hf_efficient.attention import build_attention
+from hf_efficient.linear import chunked, kernel_attention, scratch, tile
 
 
 @every_map
 @both_ways
 def test_several_tiles_of_the_batch(name, causal, monkeypatch):
-    monkeypatch.setattr(tile, "TILE", 2 * 2 * 8 * 4)  # two rows of the batch at a time; buffers not kept
+    for module in (tile, scratch):  # two rows of the batch at a time; buffers not kept
+        monkeypatch.setattr(module, "TILE", 2 * 2 * 8 * 4)
     leaves, weight = inputs(name, batch=5), weight_for("mask", batch=5)
     q, k, v = heads_first(leaves)
     fast, state = kernel_attention(
@@ -40,7 +38,7 @@ def test_several_tiles_of_the_batch(name, causal, monkeypatch):
 @pytest.mark.parametrize("kept", [0, 1])
 @pytest.mark.parametrize("length", [3, 8, 37])
 def test_features_and_states_are_kept_or_made_again(name, causal, kept, length, monkeypatch):
-    monkeypatch.setattr(kernel, "KEPT_FEATURES", kept)
+    monkeypatch.setattr(chunked, "KEPT_FEATURES", kept)
     leaves, weight = inputs(name, length=length), weight_for("mask", length=length)
     q, k, v = heads_first(leaves)
     for key_weight in (None, weight):
@@ -48,28 +46,6 @@ def test_features_and_states_are_kept_or_made_again(name, causal, kept, length, 
             q, k, v, MAPS[name][0], causal=causal, key_weight=key_weight, chunk_size=16, block_size=4
         )
         assert_equal_with_gradients((fast, total_of(state)), explicit(name, q, k, v, causal, key_weight), leaves)
-
-
-@every_map
-@both_ways
-def test_what_an_earlier_call_left_in_scratch_memory_is_not_read(name, causal):
-    hostile = [torch.full_like(x, torch.nan).requires_grad_() for x in inputs(name, length=60)]
-    output, _ = kernel_attention(*heads_first(hostile), MAPS[name][0], causal=causal, chunk_size=8, block_size=4)
-    output.sum().backward()
-    leaves = inputs(name)
-    q, k, v = heads_first(leaves)
-    fast, state = kernel_attention(q, k, v, MAPS[name][0], causal=causal, chunk_size=8, block_size=4)
-    assert_equal_with_gradients((fast, total_of(state)), explicit(name, q, k, v, causal), leaves)
-
-
-def test_scratch_memory_does_not_grow_with_every_length_seen():
-    for length in range(1, 120):
-        leaves = inputs("elu", 1, 1, length, 2, 2)
-        q, k, v = heads_first(leaves)
-        output, _ = kernel_attention(q, k, v, EluFeatures(), causal=True, block_size=16)
-        assert_close(output, explicit("elu", q, k, v, True)[0], atol=1e-11, rtol=1e-9)
-        output.sum().backward()
-    assert len(tile._kept.__dict__) < 1500
 
 
 @every_map
@@ -82,26 +58,6 @@ def test_backward_twice_and_training_after_inference_mode(name, causal):
     assert torch.equal(first, output)
     a, b = (torch.autograd.grad(output.square().sum(), leaves, retain_graph=True) for _ in range(2))
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def test_threads_do_not_share_scratch_memory():
-    def work(leaves):
-        output, _ = kernel_attention(*heads_first(leaves), EluFeatures(), causal=True, chunk_size=16)
-        return [output, *torch.autograd.grad(output.square().sum(), leaves)]
-
-    jobs = [inputs("elu", length=400) for _ in range(2)]
-    alone, wrong = [work(leaves) for leaves in jobs], []
-
-    def repeat(leaves, expected):
-        for _ in range(10):
-            wrong.extend(1 for a, b in zip(work(leaves), expected, strict=True) if not torch.equal(a, b))
-
-    threads = [threading.Thread(target=repeat, args=pair) for pair in zip(jobs, alone, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
 
 
 class LargestTensor(TorchDispatchMode):

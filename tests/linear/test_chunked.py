@@ -16,8 +16,7 @@ from kernel_oracle import (
 )
 from torch.testing import assert_close
 
-from hf_efficient.attention.kernel import initial_state, kernel_attention, kernel_step
-from hf_efficient.attention.linear_elu import EluFeatures
+from hf_efficient.linear import EluFeatures, initial_state, kernel_attention, kernel_step
 
 
 @every_map
