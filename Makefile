@@ -13,7 +13,7 @@ demo: $(READY) ## Train a vision model and a language model, see what it took, u
 	HF_HUB_OFFLINE=1 $(BIN)/python scripts/demo.py $(ARGS)
 
 demo-attention: $(READY) ## Every attention mechanism held to its formula and timed
-	HF_HUB_OFFLINE=1 $(BIN)/python scripts/demo_attention.py $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.mechanisms $(ARGS)
 
 # Two workers with one thread each: the tensors are too small to gain from threads, so two processes beat one.
 test: lint ## Lint, then run every test; ARGS="-k lsh" picks some
@@ -24,13 +24,13 @@ lint: $(READY) ## Check style with ruff
 	$(BIN)/ruff format --check .
 
 bench: $(READY) ## Benchmark the attention mechanisms; ARGS="--help" lists the options
-	$(BIN)/python scripts/benchmark_attention.py $(ARGS)
+	$(BIN)/python -m benchmarks.attention $(ARGS)
 
 bench-models: $(READY) ## Benchmark the models against transformers' own; ARGS="--help" lists the options
-	HF_HUB_OFFLINE=1 $(BIN)/python scripts/benchmark_models.py $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.models $(ARGS)
 
 bench-training: $(READY) ## Time the training script against a bare loop; ARGS="--help" lists the options
-	$(BIN)/python scripts/benchmark_training.py $(ARGS)
+	$(BIN)/python -m benchmarks.training $(ARGS)
 
 pictures: $(READY) ## Draw kept patches, context scores and attention rollout; ARGS="--help" lists the options
 	HF_HUB_OFFLINE=1 $(BIN)/python scripts/draw_pictures.py $(ARGS)

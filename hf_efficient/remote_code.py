@@ -1,9 +1,9 @@
 """Code beside the weights, so that a repository loads where hf_efficient is not installed (trust_remote_code=True).
 
 transformers looks for that code in one flat folder, and follows lines that read `from .sibling import name`, nothing
-else. So the modules that a model needs are copied under flat names, `attention/kernel.py` as `attention_kernel.py`,
+else. So the modules that a model needs are copied under flat names, `linear/chunked.py` as `linear_chunked.py`,
 with their import lines rewritten; the rest of the text stays as it is. Of the attention mechanisms only the one that
-the config names goes along, and a line about each of the others (`attention/absent.py`).
+the config names goes along, and a line about each of the others (`attention/mechanisms_without_code.py`).
 
 A model that was itself loaded from such a folder is saved by the same steps: it is flat already, so nothing changes.
 There each of transformers' Auto classes may have loaded a copy of its own, so nothing here is remembered but texts.
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .attention import get_attention, list_attentions
-from .attention.absent import describe_attention
+from .attention.mechanisms_without_code import describe_attention
 
 LOADED = "transformers_modules."  # where transformers puts the code of repositories
 ORIGIN = "# From hf_efficient "  # begins every file written here
@@ -117,7 +117,7 @@ def flatten(entry: str, attention: str) -> dict[str, str]:
 
 
 def flat_name(module: str) -> str:
-    """hf_efficient.attention.kernel -> attention_kernel; models.x.modeling_x, which auto_map names, -> modeling_x"""
+    """hf_efficient.linear.chunked -> linear_chunked; models.x.modeling_x, which auto_map names, -> modeling_x"""
     if module.startswith(LOADED):
         return module.rpartition(".")[2]
     parts = module.split(".")[1:]

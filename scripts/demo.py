@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 import torch
-from measure import text_table
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline, set_seed
 from transformers.utils.logging import disable_progress_bar
@@ -44,7 +43,7 @@ def main() -> None:
     images, text = (train(name, arguments.output / name, arguments.steps) for name in RUNS)
     disable_progress_bar()  # of loading weights
     rows = [describe(name, arguments.output / name) for name in RUNS]
-    print(f"\n{text_table(HEADER, rows)}\n")
+    print(f"\n{table(rows)}\n")
     draw_kept_patches(images)
     print(classify(images))
     print(continuation(text))
@@ -82,6 +81,13 @@ def describe(name: str, folder: Path) -> list[str]:
         "–",
     )
     return [name, f"{results['parameters']:,}", *shown, f"{results['train_seconds']:.0f} s", spent, per_item]
+
+
+def table(rows: list[list[str]]) -> str:
+    """Below the header, in aligned columns"""
+    widths = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
+    lines = [HEADER, ["-" * width for width in widths], *rows]
+    return "\n".join("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
 def unseen_digits(count: int) -> list[tuple[str, Image.Image]]:

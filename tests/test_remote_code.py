@@ -13,9 +13,9 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 import hf_efficient
 from hf_efficient import KerformerViTConfig, KerformerViTForImageClassification, remote_code
-from hf_efficient.attention import Attention, attention_options, get_attention, list_attentions, register_attention
-from hf_efficient.attention import base as registry
-from hf_efficient.attention.absent import declare_attention, describe_attention
+from hf_efficient.attention import attention_options, get_attention, list_attentions, register_attention, registry
+from hf_efficient.attention.base import FLAGS
+from hf_efficient.attention.mechanisms_without_code import declare_attention, describe_attention
 from hf_efficient.models.auto import FAMILIES
 
 VIT = {
@@ -73,7 +73,7 @@ def test_only_the_mechanism_of_the_config_goes_along(name, tmp_path):
 def test_only_import_lines_are_changed(tmp_path):
     KerformerViTConfig(**VIT).save_pretrained(tmp_path)
     source = Path(hf_efficient.__file__).parent
-    for flat, home in {"attention_kernel": "attention/kernel", "layers_block": "layers/block"}.items():
+    for flat, home in {"linear_chunked": "linear/chunked", "layers_block": "layers/block"}.items():
         signature, *lines = (tmp_path / f"{flat}.py").read_text(encoding="utf-8").splitlines()
         assert signature.startswith(f"# From hf_efficient {hf_efficient.__version__}, {home.replace('/', '.')}.")
         for line, original in zip(lines, (source / f"{home}.py").read_text().splitlines(), strict=True):
@@ -81,10 +81,10 @@ def test_only_import_lines_are_changed(tmp_path):
 
 
 def test_imports_become_flat():
-    source = "from ...attention.kernel import (\n    A,\n    B,\n)\n\n\ndef f():\n    from ..base import C\n"
+    source = "from ...linear.chunked import (\n    A,\n    B,\n)\n\n\ndef f():\n    from ..base import C\n"
     text, imports = remote_code.rewrite(source, "hf_efficient.models.x.modeling_x")
-    assert text == source.replace("...attention.kernel", ".attention_kernel").replace("..base", ".models_base")
-    assert imports == [("hf_efficient.attention.kernel", ["A", "B"]), ("hf_efficient.models.base", ["C"])]
+    assert text == source.replace("...linear.chunked", ".linear_chunked").replace("..base", ".models_base")
+    assert imports == [("hf_efficient.linear.chunked", ["A", "B"]), ("hf_efficient.models.base", ["C"])]
 
 
 def test_an_example_in_a_docstring_is_no_import(tmp_path):
@@ -108,11 +108,8 @@ def test_another_mechanism_in_the_same_folder(tmp_path):
     KerformerViTConfig(**VIT, attention="performer").save_pretrained(tmp_path)
     KerformerViTConfig(**VIT, attention="softmax").save_pretrained(tmp_path)
     files = python_files(tmp_path)
-    assert (
-        "attention_softmax.py" in files
-        and "attention_performer.py" not in files
-        and "attention_kernel.py" not in files
-    )
+    assert "attention_softmax.py" in files
+    assert not {"attention_performer.py", "attention_kernel_attention.py", "linear_chunked.py"} & set(files)
     assert files["mine.py"] == "print('not hf_efficient')\n"
 
 
@@ -237,7 +234,9 @@ def test_an_absent_mechanism_is_known_but_not_built(name, own_registry):
     exec(call, {"declare_attention": declare_attention})
     absent = get_attention(name)
     assert absent is not present and attention_options(name) == options
-    for flag in (flag for flag, value in vars(Attention).items() if isinstance(value, bool)):
+    for flag in FLAGS:
         assert getattr(absent, flag) == getattr(present, flag), flag
+    assert absent.has_weights() == present.has_weights()
+    assert (absent.absorb is None) == (present.absorb is None)
     with pytest.raises(ImportError, match=f"the code of '{name}' attention is not in this repository"):
         registry.build_attention(name, 8, 2)

@@ -3,16 +3,9 @@
 import importlib
 import pkgutil
 
-from .base import (
-    Attention,
-    AttentionOutput,
-    attention_options,
-    build_attention,
-    get_attention,
-    list_attentions,
-    register_attention,
-)
+from .base import Attention, AttentionOutput
 from .convert import ConversionReport, convert_attention
+from .registry import attention_options, build_attention, get_attention, list_attentions, register_attention
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f".{_module.name}", __name__)

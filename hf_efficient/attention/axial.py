@@ -2,7 +2,7 @@
 
     y = W_oʳ · SDPA along i's row + W_oᶜ · SDPA along i's column
 
-with projections of its own for either axis. Cost O(N·(R + C)·D). [R] The axes' projections are stacked: q_proj, k_proj
+with projections of its own for either axis. Cost O(N·(R + C)·D). The axes' projections are stacked: q_proj, k_proj
 and v_proj (axes·H·D, d) give the heads of the rows first, then those of the columns, and o_proj (d, axes·H·D) sums
 the axes' outputs. Padded cells are masked; a CLS token is not on the grid.
 """
@@ -10,7 +10,9 @@ the axes' outputs. Padded cells are masked; a CLS token is not on the grid.
 import torch
 from torch import Tensor
 
-from .base import Attention, check_choice, linear, masked_softmax, register_attention, zero_masked
+from .base import Attention, check_choice, linear
+from .masking import masked_softmax, zero_masked
+from .registry import register_attention
 from .softmax import softmax_attention
 
 
@@ -24,8 +26,7 @@ class Axial(Attention):
 
     paper = "Ho 2019"
     cost = "N(R+C)D"
-    uses_positions = True
-    supports_weights = False  # each axis has a matrix of its own
+    exempt_from = ("permutation",)
     needs_grid = True
     per_head = False
 
@@ -41,7 +42,7 @@ class Axial(Attention):
         self.v_proj = linear(self.hidden_size, inner, bias)
         self.o_proj = linear(inner, self.hidden_size, output_bias)
 
-    def project(self, hidden_states):
+    def project(self, hidden_states, context=None):
         """(B, N, d) -> q, k, v (B, axes·H, N, D)"""
         shape = (*hidden_states.shape[:2], -1, self.head_dim)
         return tuple(p(hidden_states).view(shape).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))

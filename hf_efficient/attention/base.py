@@ -1,4 +1,4 @@
-"""The contract of every attention mechanism, and the registry.
+"""The contract of every attention mechanism.
 
 A mechanism is one file with one class:
 
@@ -9,27 +9,23 @@ A mechanism is one file with one class:
         def attend(self, q, k, v, key_mask=None, position_ids=None): ...       # fast, (B, H, N, D)
         def weights(self, q, k, key_mask=None, position_ids=None, rows=None): ...  # the formula, (B, H, S, N)
 
-Capability flags say what it can do; a request for anything else is a `ValueError` when the module is built. `naive`
-states the formula literally in O(N²) and is what the tests hold the fast form to.
+Flags say what it can do; a request for anything else is a `ValueError` when the module is built. `naive` states the
+formula literally in O(N²) and is what the tests hold the fast form to. Causal mechanisms have a state, too:
+`initial_state`, `extend`, `step`, `absorb`.
 """
 
-import inspect
-import re
-from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-State = dict[str, Tensor]
-
-_MECHANISMS: dict[str, type["Attention"]] = {}
-_LISTENERS: list[Callable[[type["Attention"]], None]] = []
+from ..linear.state import State
+from .masking import zero_masked
 
 
 class AttentionOutput(NamedTuple):
     hidden_states: Tensor  # (B, N, d)
-    weights: Tensor | None = None  # (B, H, N, N), with output_attentions
+    weights: Tensor | None = None  # (B, H, N, N), or (B, H, N, M) with context; with output_attentions
     state: State | None = None  # after the last token, with state
     sparsity: Tensor | None = None  # scalar, with `sparsity` attached
 
@@ -53,16 +49,13 @@ class Attention(nn.Module):
     supports_causal: ClassVar[bool] = False
     supports_recurrent: ClassVar[bool] = False  # with a state whose size does not depend on the tokens seen
     supports_key_mask: ClassVar[bool] = True
-    supports_weights: ClassVar[bool] = True  # has an N×N matrix to show
-    mask_invariant: ClassVar[bool] = True  # padding leaves the real tokens' outputs as they are
-    stochastic_rows: ClassVar[bool] = True  # the rows of that matrix are non-negative and sum to 1
-    uses_positions: ClassVar[bool] = False  # otherwise permuting the tokens permutes the outputs
+    supports_cross: ClassVar[bool] = False  # bidirectional, keys and values may come from another sequence
     needs_grid: ClassVar[bool] = False  # tokens are the cells of an image, row by row
     fixed_length: ClassVar[bool] = False  # owns tables of `max_length` positions
     per_head: ClassVar[bool] = True  # works on q, k, v; otherwise on hidden states
     parameter_free: ClassVar[bool] = False  # learns nothing beyond q, k, v, o: becomes an `attn_implementation` name
-    shared_qk: ClassVar[bool] = False  # its keys are its queries
-    can_absorb: ClassVar[bool] = True  # its state can take keys and values whose queries are not known
+    key_dim: ClassVar[int | None] = None  # channels of one head's key: `head_dim`, or 0 if its keys are its queries
+    exempt_from: ClassVar[tuple[str, ...]] = ()  # the LAWS that it does not obey
     paper: ClassVar[str] = ""
     cost: ClassVar[str] = ""
 
@@ -98,6 +91,7 @@ class Attention(nn.Module):
         if isinstance(layer_idx, bool) or not isinstance(layer_idx, int) or layer_idx < 0:
             raise ValueError(f"layer_idx={layer_idx!r} must be 0 or a positive integer.")
         self.hidden_size, self.num_heads, self.head_dim = hidden_size, num_heads, head_dim or hidden_size // num_heads
+        self.key_dim = self.head_dim if self.key_dim is None else self.key_dim
         self.causal, self.dropout, self.layer_idx = causal, dropout, layer_idx
         if causal and not self.supports_causal:
             self.refuse("causal=True", "supports_causal")
@@ -116,12 +110,17 @@ class Attention(nn.Module):
     # What a mechanism implements.
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask=None, position_ids=None) -> Tensor:
-        """q, k, v (B, H, N, D) -> (B, H, N, D)"""
+        """q, k, v (B, H, N, D) -> (B, H, N, D). In cross-attention there are M keys and values instead of N."""
         raise NotImplementedError
 
     def weights(self, q: Tensor, k: Tensor, key_mask=None, position_ids=None, rows=None) -> Tensor:
         """The matrix A of o = A v, literally: (B, H, N, N), or only the query rows `rows` (S,) of it."""
         raise NotImplementedError
+
+    @classmethod
+    def has_weights(cls) -> bool:
+        """Whether there is an N×N matrix to show."""
+        return cls.weights is not Attention.weights
 
     def naive(self, q: Tensor, k: Tensor, v: Tensor, key_mask=None, position_ids=None) -> Tensor:
         """The formula, O(N²): the slow obvious form beside `attend`."""
@@ -136,16 +135,9 @@ class Attention(nn.Module):
         self.refuse("a state", "supports_causal")
 
     def absorb(self, k: Tensor, v: Tensor, state: State, key_mask=None) -> State:
-        """The state after tokens that are only looked at, k, v (B, H, N, D): a memory."""
+        """The state after tokens that are only looked at, k, v (B, H, N, D): a memory. A mechanism whose state needs
+        their queries says `absorb = None`."""
         return self.extend(k[..., : self.head_dim], k, v, state, key_mask=key_mask)[1]
-
-    def cross(self, q: Tensor, k: Tensor, v: Tensor, key_mask=None) -> Tensor:
-        """Every query (B, H, N, D) against every key (B, H, M, D), whatever their order: (B, H, N, D)."""
-        state = self.initial_state(q.shape[0], q.device, torch.promote_types(q.dtype, torch.float32))
-        state = self.absorb(k, v, state, key_mask)
-        nobody = torch.zeros(q.shape[0], q.shape[2], device=q.device, dtype=torch.bool)
-        blank = q.new_zeros(*q.shape[:3], k.shape[-1]), q.new_zeros(*q.shape[:3], v.shape[-1])
-        return self.extend(q, *blank, state, key_mask=nobody)[0]
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
         """One token, q, k, v (B, H, D) or (B, H, 1, D). Without gradients the state may be updated in place."""
@@ -153,10 +145,6 @@ class Attention(nn.Module):
             return self.extend(q, k, v, state)
         output, state = self.extend(q.unsqueeze(2), k.unsqueeze(2), v.unsqueeze(2), state)
         return output.squeeze(2), state
-
-    def step_stacked(self, qk: Tensor, v: Tensor, state: State) -> tuple[Tensor, State]:
-        """`step` for q and k as they come out of one projection: (2, B, H, 1, D)."""
-        return self.step(*qk, v, state)
 
     def before_forward(self) -> None:
         """What a mechanism does once per forward pass before anything else, such as counting them."""
@@ -171,11 +159,19 @@ class Attention(nn.Module):
         grid: tuple[int, int] | None = None,
         state: State | None = None,
         output_attentions: bool = False,
+        context: Tensor | None = None,
+        context_mask: Tensor | None = None,
     ) -> AttentionOutput:
-        """hidden_states (B, N, d) -> (B, N, d); key_mask (B, N), True = real token; position_ids (B, N) or (N,)."""
+        """hidden_states (B, N, d) -> (B, N, d); key_mask (B, N), True = real token; position_ids (B, N) or (N,).
+
+        Cross-attention: hidden_states look at context (B, M, d) instead of at themselves; context_mask (B, M).
+        """
         self.before_forward()
-        position_ids = self.check_inputs(hidden_states, key_mask, position_ids, grid, state, output_attentions)
-        q, k, v = self.project(hidden_states)
+        position_ids = self.check_inputs(
+            hidden_states, key_mask, position_ids, grid, state, output_attentions, context, context_mask
+        )
+        q, k, v = self.project(hidden_states, context)
+        query_mask, key_mask = key_mask, key_mask if context is None else context_mask
         where = {"key_mask": key_mask, "position_ids": position_ids, **({"grid": grid} if self.needs_grid else {})}
         weights = sparsity = None
         if output_attentions:
@@ -189,26 +185,28 @@ class Attention(nn.Module):
         else:
             output, state = self.extend(q, k, v, state, key_mask=key_mask)
         if self.sparsity is not None and self.training:
-            sparsity = self.sparsity(self, q, k, **where)
+            sparsity = self.sparsity(self, q, k, query_mask=query_mask, **where)
         return AttentionOutput(self.merge_heads(output), weights, state, sparsity)
 
-    def reference(self, hidden_states: Tensor, key_mask=None, position_ids=None, grid=None) -> Tensor:
+    def reference(
+        self, hidden_states: Tensor, key_mask=None, position_ids=None, grid=None, context=None, context_mask=None
+    ) -> Tensor:
         """`forward` by way of `naive`: (B, N, d) -> (B, N, d)."""
-        position_ids = self.check_inputs(hidden_states, key_mask, position_ids, grid)
+        position_ids = self.check_inputs(
+            hidden_states, key_mask, position_ids, grid, context=context, context_mask=context_mask
+        )
         where = {"key_mask": key_mask, "position_ids": position_ids, **({"grid": grid} if self.needs_grid else {})}
+        if context is not None:
+            where["key_mask"] = context_mask
         if not self.per_head:
-            return self.naive(hidden_states, **where)
-        return self.merge_heads(self.naive(*self.project(hidden_states), **where))
+            return self.naive(hidden_states, **where, **({} if context is None else {"context": context}))
+        return self.merge_heads(self.naive(*self.project(hidden_states, context), **where))
 
-    def project(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, N, d) -> q, k, v (B, H, N, D)"""
-        shape = (*hidden_states.shape[:2], self.num_heads, self.head_dim)
-        return tuple(p(hidden_states).view(shape).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
-
-    @property
-    def key_width(self) -> int:
-        """Channels of all heads' keys together; 0 where its keys are its queries."""
-        return 0 if self.shared_qk else self.num_heads * self.head_dim
+    def project(self, hidden_states: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, N, d) -> q (B, H, N, D), and, of the context if there is one, k and v (B, H, M, D)"""
+        context = hidden_states if context is None else context
+        projected = self.q_proj(hidden_states), self.k_proj(context), self.v_proj(context)
+        return tuple(x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2) for x in projected)
 
     def merge_heads(self, heads: Tensor) -> Tensor:
         """(B, H, N, D) -> (B, N, d)"""
@@ -233,11 +231,22 @@ class Attention(nn.Module):
         return {name: p for name, p in self.named_parameters() if not name.startswith(projections)}
 
     def refuse(self, request: str, flag: str, reason: str = "") -> None:
-        able = ", ".join(name for name in list_attentions() if getattr(_MECHANISMS[name], flag))
+        """Raises, and says which mechanisms can: those with the flag."""
+        from .registry import list_attentions  # which imports this file
+
+        able = ", ".join(list_attentions(**{flag: True}))
         raise ValueError(f"'{self.name}' attention does not support {request}{reason}. Mechanisms that do: {able}.")
 
     def check_inputs(
-        self, hidden_states, key_mask=None, position_ids=None, grid=None, state=None, output_attentions=False
+        self,
+        hidden_states,
+        key_mask=None,
+        position_ids=None,
+        grid=None,
+        state=None,
+        output_attentions=False,
+        context=None,
+        context_mask=None,
     ) -> Tensor | None:
         """Raises for what can't be computed; returns position_ids as (B, N)."""
         if hidden_states.dim() != 3 or hidden_states.shape[2] != self.hidden_size:
@@ -250,10 +259,10 @@ class Attention(nn.Module):
         if key_mask is not None:
             if not self.supports_key_mask:
                 self.refuse("key_mask", "supports_key_mask")
-            if key_mask.dtype != torch.bool:
-                raise ValueError(f"key_mask must be boolean, True = real token, got {key_mask.dtype}.")
-            if key_mask.shape != (batch, length):
-                raise ValueError(f"key_mask must be (batch, tokens) = {(batch, length)}, got {tuple(key_mask.shape)}.")
+            check_mask("key_mask", key_mask, batch, length)
+        if context is not None or context_mask is not None:
+            given = {"key_mask": key_mask, "position_ids": position_ids, "grid": grid, "state": state}
+            self.check_context(batch, context, context_mask, [field for field in given if given[field] is not None])
         if self.needs_grid:
             if grid is None:
                 raise ValueError(f"'{self.name}' attention needs grid=(rows, columns) of the {length} tokens.")
@@ -266,8 +275,8 @@ class Attention(nn.Module):
             if rows != batch:
                 raise ValueError(f"state holds {rows} rows, but hidden_states has {batch}.")
         if output_attentions:
-            if not self.supports_weights:
-                self.refuse("output_attentions", "supports_weights")
+            if not self.has_weights():
+                self.refuse("output_attentions", "has_weights")
             if state is not None:
                 raise ValueError("output_attentions shows one whole sequence: it can't be combined with state.")
         if position_ids is not None:
@@ -279,81 +288,39 @@ class Attention(nn.Module):
             position_ids = position_ids.expand(batch, length)
         return position_ids
 
+    def check_context(self, batch: int, context, context_mask, others: list[str]) -> None:
+        """`others` are the fields given besides that belong to self-attention."""
+        if context is None:
+            raise ValueError("context_mask is given without context, whose padding it says.")
+        if not self.supports_cross:
+            self.refuse("context (cross-attention)", "supports_cross")
+        if self.causal:
+            raise ValueError(
+                f"context needs causal=False: tokens of another sequence are neither before nor after, and this "
+                f"'{self.name}' attention was built causal."
+            )
+        if others:
+            hint = ": give context_mask instead" if others == ["key_mask"] else ""
+            raise ValueError(f"context can't be combined with {', '.join(others)} of self-attention{hint}.")
+        if context.dim() != 3 or context.shape[0] != batch or context.shape[2] != self.hidden_size:
+            raise ValueError(f"context must be ({batch}, tokens, {self.hidden_size}), got {tuple(context.shape)}.")
+        if context.shape[1] == 0:
+            raise ValueError(f"context {tuple(context.shape)} is empty: at least one token is needed.")
+        if context_mask is not None:
+            check_mask("context_mask", context_mask, batch, context.shape[1])
+
     def extra_repr(self) -> str:
         return f"hidden_size={self.hidden_size}, num_heads={self.num_heads}, causal={self.causal}"
 
 
-def register_attention(target=None):
-    """Class decorator: `@register_attention`, or `@register_attention("name")` where the name is not the class's."""
+FLAGS = tuple(name for name, value in vars(Attention).items() if isinstance(value, bool))
 
-    def register(cls: type[Attention], name: str | None = None) -> type[Attention]:
-        name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
-        if not (isinstance(cls, type) and issubclass(cls, Attention)):
-            raise TypeError(f"register_attention decorates subclasses of Attention, got {cls!r}.")
-        known = _MECHANISMS.get(name)
-        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(f"attention '{name}' is already registered by {known.__module__}.{known.__qualname__}.")
-        cls.name = name
-        _MECHANISMS[name] = cls
-        for listener in _LISTENERS:
-            listener(cls)
-        return cls
-
-    if isinstance(target, str):
-        return lambda cls: register(cls, target)
-    return register(target) if target is not None else register
-
-
-def on_register(listener: Callable[[type[Attention]], None]) -> None:
-    """Calls `listener` with every registered mechanism, and with every one registered later."""
-    _LISTENERS.append(listener)
-    for cls in list(_MECHANISMS.values()):
-        listener(cls)
-
-
-def list_attentions() -> list[str]:
-    """Names of all registered mechanisms."""
-    return sorted(_MECHANISMS)
-
-
-def get_attention(name: str) -> type[Attention]:
-    """The class registered under a name."""
-    if name not in _MECHANISMS:
-        raise ValueError(f"unknown attention {name!r}; known: {', '.join(list_attentions())}.")
-    return _MECHANISMS[name]
-
-
-def attention_options(name: str) -> dict[str, object]:
-    """The options of a mechanism with their defaults: what `build_attention` takes beyond sizes and `causal`."""
-    options = {}
-    for cls in get_attention(name).__mro__:
-        if "__init__" not in vars(cls):
-            continue
-        signature = inspect.signature(cls.__init__).parameters.values()
-        for p in signature:
-            if p.kind is p.KEYWORD_ONLY:
-                options.setdefault(p.name, p.default)
-        if not any(p.kind is p.VAR_KEYWORD for p in signature):
-            break
-    options.pop("causal")
-    return options
-
-
-def build_attention(name: str, hidden_size: int, num_heads: int, causal: bool = False, **options) -> Attention:
-    """Builds a mechanism by name.
-
-    Example:
-        >>> attention = build_attention("performer", hidden_size=512, num_heads=8, causal=True, num_features=256)
-        >>> attention(hidden_states).hidden_states
-    """
-    cls, valid = get_attention(name), attention_options(name)
-    for option in options:
-        if option not in valid:
-            raise ValueError(f"unknown option {option!r} of '{name}' attention; valid: {', '.join(sorted(valid))}.")
-    return cls(hidden_size, num_heads, causal=causal, **options)
-
-
-# Parts that mechanisms share.
+# What holds for every mechanism, unless its `exempt_from` says that it does not.
+LAWS = {
+    "padding": "padding leaves the outputs of real tokens as they are",
+    "row_sums": "the rows of `weights` are non-negative and sum to 1",
+    "permutation": "permuting the tokens permutes the outputs",
+}
 
 
 def linear(in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
@@ -365,6 +332,13 @@ def linear(in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
     return layer
 
 
+def check_mask(field: str, mask: Tensor, batch: int, length: int) -> None:
+    if mask.dtype != torch.bool:
+        raise ValueError(f"{field} must be boolean, True = real token, got {mask.dtype}.")
+    if mask.shape != (batch, length):
+        raise ValueError(f"{field} must be (batch, tokens) = {(batch, length)}, got {tuple(mask.shape)}.")
+
+
 def check_positive(field: str, value) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{field}={value!r} must be a positive integer.")
@@ -373,43 +347,3 @@ def check_positive(field: str, value) -> None:
 def check_choice(field: str, value, choices: tuple) -> None:
     if value not in choices:
         raise ValueError(f"{field}={value!r} must be one of {', '.join(map(repr, choices))}.")
-
-
-def zero_masked(x: Tensor, key_mask: Tensor | None) -> Tensor:
-    """x (B, H, N, D) with zeros at masked tokens, whatever stood there."""
-    return x if key_mask is None else x.masked_fill(~key_mask[:, None, :, None], 0)
-
-
-def allowed_keys(
-    length: int, causal: bool, key_mask: Tensor | None, rows: Tensor | None = None, device=None
-) -> Tensor | None:
-    """Which key each query row sees: bool, broadcastable to (B, H, S, N); None = all."""
-    allowed = None
-    if causal:
-        i = torch.arange(length, device=device) if rows is None else rows
-        allowed = (torch.arange(length, device=device) <= i[:, None])[None, None]  # (1, 1, S, N)
-    if key_mask is not None:
-        keys = key_mask[:, None, None, :]
-        allowed = keys if allowed is None else allowed & keys
-    return allowed
-
-
-def masked_softmax(logits: Tensor, allowed: Tensor | None, dim: int = -1) -> Tensor:
-    """Softmax over what is allowed; a row that sees nothing is 0, not NaN."""
-    if allowed is None:
-        return logits.softmax(dim)
-    return logits.masked_fill(~allowed, -torch.inf).softmax(dim).masked_fill(~allowed, 0)
-
-
-def squared_distance(q: Tensor, k: Tensor) -> Tensor:
-    """‖q_i − k_j‖², (..., N, D) x (..., M, D) -> (..., N, M)"""
-    return q.square().sum(-1, keepdim=True) - 2 * q @ k.mT + k.square().sum(-1).unsqueeze(-2)
-
-
-def token_positions(position_ids: Tensor | None, key_mask: Tensor | None, batch: int, length: int, device) -> Tensor:
-    """(B, N): as given, else counted over real tokens, so that padding on either side changes no position."""
-    if position_ids is not None:
-        return position_ids
-    if key_mask is not None:
-        return (key_mask.long().cumsum(-1) - 1).clamp_min(0)
-    return torch.arange(length, device=device).expand(batch, length)

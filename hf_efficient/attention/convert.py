@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .base import Attention, attention_options, build_attention, get_attention, list_attentions
+from .base import Attention
+from .registry import attention_options, build_attention, get_attention, list_attentions
 
 
 @dataclass
@@ -119,13 +120,13 @@ def convert_attention(model: nn.Module, name: str, batch=None, **options) -> Con
 
 def _fits(name: str) -> bool:
     cls = get_attention(name)
-    return cls.per_head and not cls.needs_grid and not cls.shared_qk
+    return cls.per_head and not cls.needs_grid and cls.key_dim != 0
 
 
 def _sites(model: nn.Module) -> Iterator[_Site]:
     for name, module in model.named_modules():
         if isinstance(module, Attention):
-            if module.per_head and not module.shared_qk:
+            if module.per_head and module.key_dim:
                 q, k, v, o = module.q_proj, module.k_proj, module.v_proj, module.o_proj
                 yield _Site(name, module, q, k, v, o, module.num_heads, module.causal, module.dropout)
             continue

@@ -11,8 +11,11 @@ import math
 
 import torch
 
-from .base import allowed_keys, check_positive, register_attention, token_positions, zero_masked
-from .kernel import KernelAttention, row_normalise
+from ..linear.literal import row_normalise
+from .base import check_positive
+from .kernel_attention import KernelAttention
+from .masking import allowed_keys, token_positions, zero_masked
+from .registry import register_attention
 
 
 @register_attention
@@ -25,7 +28,7 @@ class Cosformer(KernelAttention):
     paper = "Qin 2022"
     cost = "2ND²"
     parameter_free = True
-    uses_positions = True
+    exempt_from = ("permutation",)
 
     def __init__(self, hidden_size: int, num_heads: int, *, max_length: int = 4096, **common):
         super().__init__(hidden_size, num_heads, **common)

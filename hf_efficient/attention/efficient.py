@@ -7,8 +7,10 @@ and sums to 1 by itself. Causal, ρ is normalised over each prefix (see `prefix_
 import torch
 import torch.nn.functional as F
 
-from .base import Attention, allowed_keys, masked_softmax, register_attention, zero_masked
-from .prefix_softmax import pooled_attention, prefix_attention, prefix_softmax_state, prefix_step
+from ..linear.prefix_softmax import pooled_attention, prefix_attention, prefix_softmax_state, prefix_step
+from .base import Attention
+from .masking import allowed_keys, masked_softmax, zero_masked
+from .registry import register_attention
 
 
 @register_attention
@@ -19,6 +21,7 @@ class Efficient(Attention):
     cost = "ND²"
     parameter_free = True
     supports_causal = True
+    supports_cross = True
     supports_recurrent = True
 
     def attend(self, q, k, v, key_mask=None, position_ids=None):

@@ -9,7 +9,9 @@ transform: padded inputs come out differently. Not causal.
 import torch
 from torch import Tensor
 
-from .base import Attention, AttentionOutput, register_attention, zero_masked
+from .base import Attention, AttentionOutput
+from .masking import zero_masked
+from .registry import register_attention
 
 
 @register_attention
@@ -18,16 +20,14 @@ class Fnet(Attention):
 
     paper = "Lee-Thorp 2021"
     cost = "Nd log Nd"
-    uses_positions = True
-    supports_weights = False
-    mask_invariant = False
+    exempt_from = ("permutation", "padding")
     per_head = False
 
     def build_projections(self, bias, output_bias):
         pass
 
-    def forward(self, hidden_states, key_mask=None, position_ids=None, grid=None, state=None, output_attentions=False):
-        self.check_inputs(hidden_states, key_mask, position_ids, grid, state, output_attentions)
+    def forward(self, hidden_states, key_mask=None, position_ids=None, *more, **named):
+        self.check_inputs(hidden_states, key_mask, position_ids, *more, **named)
         x = zero_masked(hidden_states.unsqueeze(1), key_mask).squeeze(1)
         wide = torch.promote_types(x.dtype, torch.float32)  # there is no half-precision transform on a CPU
         output = torch.fft.fft2(x.to(wide)).real.to(x.dtype)

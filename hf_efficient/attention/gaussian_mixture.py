@@ -18,18 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .base import (
-    Attention,
-    allowed_keys,
-    check_choice,
-    check_positive,
-    linear,
-    register_attention,
-    squared_distance,
-    zero_masked,
-)
-from .kernel import initial_state, kernel_attention, row_normalise
-from .softmax import empty_cache, extend_cache, softmax_attention
+from ..linear.chunked import kernel_attention
+from ..linear.literal import literal_weights
+from ..linear.state import initial_state
+from .base import Attention, check_choice, check_positive, linear
+from .masking import allowed_keys, zero_masked
+from .registry import register_attention
+from .softmax import empty_cache, extend_cache, softmax_attention, squared_distance
 
 QUERY_BLOCK = 512  # rows of the score matrix that exist at a time
 
@@ -49,6 +44,7 @@ class GaussianMixture(Attention):
     paper = "Nguyen 2022"
     cost = "RN²D"
     supports_causal = True
+    supports_cross = True
 
     def __init__(
         self,
@@ -75,6 +71,8 @@ class GaussianMixture(Attention):
         self.num_keys, self.keys, self.mode, self.em_rate, self.linear = num_keys, keys, mode, em_rate, linear
         super().__init__(hidden_size, num_heads, **common)
         self.supports_recurrent = linear
+        if keys == "multi":
+            self.key_dim = num_keys * self.head_dim
         if keys == "shift" and num_keys > 1:
             self.shifts = nn.Parameter(torch.empty(num_keys - 1, num_heads, self.head_dim))
         if mode == "em":
@@ -99,16 +97,6 @@ class GaussianMixture(Attention):
         super().build_projections(bias, output_bias)
         if self.keys == "multi":
             self.k_proj = linear(self.hidden_size, self.num_heads * self.num_keys * self.head_dim, bias)
-
-    def project(self, hidden_states):
-        if self.keys == "shift":
-            return super().project(hidden_states)
-        q, k, v = (p(hidden_states) for p in (self.q_proj, self.k_proj, self.v_proj))
-        return tuple(x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (q, k, v))
-
-    @property
-    def key_width(self):
-        return super().key_width * (self.num_keys if self.keys == "multi" else 1)
 
     def components(self, k: Tensor) -> Tensor:
         """k (B, H, N, D), or (B, H, N, R·D) with "multi" -> k_jr (B, H, N, R, D)"""
@@ -200,7 +188,7 @@ class GaussianMixture(Attention):
             gamma = torch.einsum("bhic,bhjrc->bhijr", q[:, :, rows], k).softmax(-1)
             valid = allowed_keys(k.shape[2], self.causal, key_mask, rows, q.device)
             valid = torch.ones_like(gamma[:, :1, ..., 0]) if valid is None else valid.expand_as(gamma[:, :1, ..., 0])
-            if key_mask is not None:
+            if key_mask is not None and q.shape[2] == k.shape[2]:  # its queries are padded as its keys are
                 valid = valid & key_mask[:, None, rows, None]
             total += torch.einsum("bhijr,bij->rh", gamma.float(), valid[:, 0].float())
             count += valid.sum()
@@ -211,26 +199,21 @@ class GaussianMixture(Attention):
         self.mixture.div_(self.mixture.sum(0))
 
     def run_linear(self, q, k, v, key_mask, state=None):
-        phi_q, phi_k = self.linear_features(q, k)
-        weight = key_mask
-        if self.training and self.dropout:
-            keep = F.dropout(torch.ones(q.shape[:3], device=q.device), self.dropout)
-            weight = keep if key_mask is None else keep * key_mask.unsqueeze(1)
-        return kernel_attention(phi_q, phi_k, v, causal=self.causal, state=state, key_weight=weight)
-
-    def linear_features(self, q, k):
         wide = torch.promote_types(q.dtype, torch.float32)
         phi = F.elu(self.components(k).to(wide)) + 1  # (B, H, N, R, D)
-        mixture = self.log_mixture().exp().to(wide)[:, None, :, None]
-        return F.elu(q.to(wide)) + 1, (mixture * phi).sum(-2)
+        phi_q, phi_k = F.elu(q.to(wide)) + 1, (self.log_mixture().exp().to(wide)[:, None, :, None] * phi).sum(-2)
+        weight = key_mask
+        if self.training and self.dropout:
+            keep = F.dropout(torch.ones(k.shape[:3], device=k.device), self.dropout)
+            weight = keep if key_mask is None else keep * key_mask.unsqueeze(1)
+        return kernel_attention(phi_q, phi_k, v, causal=self.causal, state=state, key_weight=weight)
 
     def weights(self, q, k, key_mask=None, position_ids=None, rows=None):
         k = zero_masked(k, key_mask)
         allowed = allowed_keys(k.shape[2], self.causal, key_mask, rows, k.device)
-        if self.linear:
-            phi_q, phi_k = self.linear_features(q, k)
-            return row_normalise((phi_q if rows is None else phi_q[:, :, rows]) @ phi_k.mT, allowed).to(q.dtype)
         q = q if rows is None else q[:, :, rows]
+        if self.linear:
+            return literal_weights(*self.literal_features(q, k), allowed).to(q.dtype)
         densities = []
         for r in range(self.num_keys):
             sigma2, pi = self.sigma2()[:, r].to(q.dtype).view(-1, 1, 1), self.log_mixture()[:, r].to(q.dtype)
@@ -242,11 +225,23 @@ class GaussianMixture(Attention):
         w = logits.softmax(-1)
         return w if allowed is None else w.masked_fill(~allowed, 0)
 
+    def literal_features(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """φ of MLK by the formula, one component after the other."""
+        wide = torch.promote_types(q.dtype, torch.float32)
+        q, k, pi, phi_k = q.to(wide), k.to(wide), self.mixture_logits.to(wide).softmax(0), 0.0  # π (R, H)
+        for r in range(self.num_keys):
+            k_r = k
+            if self.keys == "multi":
+                k_r = k[..., r * self.head_dim : (r + 1) * self.head_dim]
+            elif r > 0:
+                k_r = k - self.shifts[r - 1].to(wide).unsqueeze(1)  # (H, 1, D)
+            phi_k = phi_k + pi[r].view(-1, 1, 1) * torch.where(k_r > 0, k_r + 1, k_r.clamp(max=0).exp())
+        return torch.where(q > 0, q + 1, q.clamp(max=0).exp()), phi_k
+
     def initial_state(self, batch_size, device=None, dtype=torch.float32):
         if self.linear:
             return initial_state(batch_size, self.num_heads, self.head_dim, self.head_dim, None, True, device, dtype)
-        key_dim = self.head_dim * (self.num_keys if self.keys == "multi" else 1)
-        return empty_cache(batch_size, self.num_heads, key_dim, device, dtype, self.head_dim)
+        return empty_cache(batch_size, self.num_heads, self.key_dim, device, dtype, self.head_dim)
 
     def extend(self, q, k, v, state, key_mask=None):
         if self.linear:

@@ -8,13 +8,17 @@ Decoding keeps the model's ordinary, growing KV cache.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from .base import Attention, attention_options, build_attention, on_register
+from .base import Attention
+from .registry import attention_options, build_attention, get_attention, list_attentions, on_register
+
+# The mechanisms that a model's layers use, by layer: none is shared by two, which may be in different modes.
+_cores: WeakKeyDictionary[nn.Module, dict[tuple, Attention]] = WeakKeyDictionary()
 
 
 def bridge(name: str) -> Callable:
@@ -37,36 +41,45 @@ def bridge(name: str) -> Callable:
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         key, value, mask = _used_keys(key, value, attention_mask, name)
         new, total = query.shape[2], key.shape[2]
-        if new != total:
-            if not causal:
-                raise ValueError(
-                    f"attn_implementation='{name}' needs as many queries as keys unless causal, got {new} queries and "
-                    f"{total} keys: cross-attention is not supported."
-                )
+        if causal and new != total:
             query = F.pad(query, (0, 0, total - new, 0))  # cached tokens need no output again
+        elif new != total and not get_attention(name).supports_cross:
+            able = list_attentions(parameter_free=True, supports_cross=True)
+            raise ValueError(
+                f"attn_implementation='{name}' needs as many queries as keys, got {new} queries and {total} keys: it "
+                f"can't do cross-attention. Those that can: {', '.join(able)}."
+            )
         if scaling is not None:  # mechanisms that scale do so by 1/√D
             query = query * (scaling * query.shape[-1] ** 0.5)
-        core = _core(name, query.shape[1], query.shape[3], causal, getattr(module, "layer_idx", None) or 0, module)
+        core = core_of(module, name, query.shape[1], query.shape[3], causal)
         core.to(query.device).train(module.training).dropout = dropout
         output = core.attend(query, key, value, key_mask=mask)
-        return output[:, :, total - new :].transpose(1, 2), None
+        return output[:, :, -new:].transpose(1, 2), None
 
     return attention_function
 
 
-def _core(name: str, heads: int, head_dim: int, causal: bool, layer: int, module) -> Attention:
-    longest = getattr(getattr(module, "config", None), "max_position_embeddings", None)
-    return _cached_core(
-        name, heads, head_dim, causal, layer, longest if "max_length" in attention_options(name) else None
-    )
-
-
-@lru_cache(maxsize=256)
-def _cached_core(name: str, heads: int, head_dim: int, causal: bool, layer: int, longest: int | None) -> Attention:
-    options = {} if longest is None else {"max_length": longest}
-    return build_attention(
-        name, heads * head_dim, heads, causal=causal, head_dim=head_dim, layer_idx=layer, projections=False, **options
-    )
+def core_of(module: nn.Module, name: str, heads: int, head_dim: int, causal: bool) -> Attention:
+    """The mechanism without projections that serves one layer of a model."""
+    layer = getattr(module, "layer_idx", None) or 0
+    options = {}
+    if "max_length" in attention_options(name):
+        longest = getattr(getattr(module, "config", None), "max_position_embeddings", None)
+        options = {} if longest is None else {"max_length": longest}
+    key = (name, heads, head_dim, causal, layer, *options.values())
+    own = _cores.setdefault(module, {})
+    if key not in own:
+        own[key] = build_attention(
+            name,
+            heads * head_dim,
+            heads,
+            causal=causal,
+            head_dim=head_dim,
+            layer_idx=layer,
+            projections=False,
+            **options,
+        )
+    return own[key]
 
 
 def _used_keys(key: Tensor, value: Tensor, mask: Tensor | None, name: str) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -101,7 +114,8 @@ def padding_mask(
             "hf_efficient's attention implementations know causal and bidirectional attention with padding; this "
             "model asks for another pattern (sliding window, packed sequences or a custom mask function)."
         )
-    seen = min(int(q_offset) + q_length, kv_length)
+    causal = mask_function is not bidirectional_mask_function
+    seen = min(int(q_offset) + q_length, kv_length) if causal else kv_length
     if attention_mask is None:
         attention_mask = torch.ones(batch_size, seen, dtype=torch.bool, device=device)
     attention_mask = attention_mask[:, -kv_length:].bool()

@@ -22,9 +22,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import allowed_keys, check_choice, check_positive, register_attention, token_positions, zero_masked
-from .kernel import KernelAttention, kernel_attention, row_normalise
+from ..linear.chunked import kernel_attention
+from ..linear.literal import literal_weights
+from .base import check_choice, check_positive
+from .kernel_attention import KernelAttention
+from .masking import allowed_keys, token_positions, zero_masked
 from .position_table import lookup, resample_positions, table_positions
+from .registry import register_attention
 
 
 class Table(nn.Module):
@@ -149,8 +153,9 @@ class Kerformer(KernelAttention):
 
     paper = "Gan 2023"
     cost = "ND² + NR"
-    uses_positions = True
+    exempt_from = ("permutation",)
     fixed_length = True
+    supports_cross = True
 
     def __init__(
         self,
@@ -195,7 +200,9 @@ class Kerformer(KernelAttention):
                 "use se_pool='max', key_softmax='sequence', or allow_degenerate=True for static position weights."
             )
         self.q_act, self.k_act, self.key_softmax, self.se_pool = q_act, k_act, key_softmax, se_pool
-        self.normalise = self.stochastic_rows = "identity" not in (q_act, k_act)
+        self.normalise = "identity" not in (q_act, k_act)
+        if not self.normalise:
+            self.exempt_from = (*self.exempt_from, "row_sums")
         self.fixed_length = se_k and se_mode == "table"
         self.se_k = None
         if se_k:
@@ -223,9 +230,9 @@ class Kerformer(KernelAttention):
         q, k, z = self.features(q, k, key_mask)
         own = {}
         if state is not None:
-            seen = q.shape[2] if key_mask is None else key_mask.sum(-1)
+            seen = k.shape[2] if key_mask is None else key_mask.sum(-1)
             own["length"] = state["length"] + seen
-            positions = token_positions(None, key_mask, q.shape[0], q.shape[2], q.device)
+            positions = token_positions(None, key_mask, k.shape[0], k.shape[2], k.device)
             position_ids = positions + state["length"].unsqueeze(-1)
         if self.se_k is None:
             return q, k, own
@@ -234,7 +241,7 @@ class Kerformer(KernelAttention):
             if state is not None:
                 own["past"] = torch.cat([state["past"], z], -1)[..., z.shape[-1] :]
             return q, k * s.unsqueeze(-1), own
-        at = table_positions(self.name, self.se_k.max_length, q.shape[0], q.shape[2], key_mask, position_ids)
+        at = table_positions(self.name, self.se_k.max_length, k.shape[0], k.shape[2], key_mask, position_ids)
         if not self.causal:
             return q, k * self.se_k(z, at).unsqueeze(-1), own
         before = z.new_zeros(q.shape[0], self.se_k.rank, self.num_heads) if state is None else state["se"]
@@ -243,34 +250,45 @@ class Kerformer(KernelAttention):
             own["se"] = after
         return q, k * s.unsqueeze(-1), own
 
-    def finish(self, output, key_mask, state=None):
+    def finish(self, output, k, key_mask, state=None):
         if self.normalise:
             return output
-        return output / self.key_count(output, key_mask, state).to(output.dtype)
+        return output / self.key_count(k, key_mask, state).to(output.dtype)
 
-    def key_count(self, output, key_mask, state=None):
-        """How many keys each query sees, at least 1: (B or 1, 1, N, 1)."""
-        length = output.shape[2]
-        real = torch.ones(1, length, device=output.device) if key_mask is None else key_mask.to(torch.float32)
-        count = real.cumsum(-1) if self.causal else real.sum(-1, keepdim=True).expand(-1, length)
+    def key_count(self, k, key_mask, state=None):
+        """How many keys each query sees, at least 1: (B or 1, 1, N or 1, 1)."""
+        real = torch.ones(1, k.shape[2], device=k.device) if key_mask is None else key_mask.to(torch.float32)
+        count = real.cumsum(-1) if self.causal else real.sum(-1, keepdim=True)
         if state is not None:
             count = count + state["length"].unsqueeze(-1)
         return count.clamp_min(1)[:, None, :, None]
 
-    def weights(self, q, k, key_mask=None, position_ids=None, rows=None):
-        phi_q, phi_k, z = self.features(q, k, key_mask)
+    def literal_features(self, q, k, key_mask, position_ids):
+        wide = torch.promote_types(q.dtype, torch.float32)
+        phi_q, phi_k = q.to(wide), zero_masked(k, key_mask).to(wide)
+        if self.q_act == "sigmoid":
+            phi_q = (1 + (phi_q / 2).tanh()) / 2
+        if self.k_act == "softmax":
+            over = -1 if self.key_softmax == "feature" else 2
+            powers = zero_masked((phi_k - phi_k.detach().amax(over, keepdim=True)).exp(), key_mask)
+            phi_k = powers / powers.sum(over, keepdim=True).clamp_min(torch.finfo(wide).tiny)
+        z = phi_k.amax(-1) if self.se_pool == "max" else phi_k.sum(-1) / self.head_dim
         if self.fixed_length:
-            positions = token_positions(position_ids, key_mask, q.shape[0], q.shape[2], q.device)
+            positions = token_positions(position_ids, key_mask, k.shape[0], k.shape[2], k.device)
             phi_k = phi_k * self.se_k.literal(z, positions, self.causal).unsqueeze(-1)
         elif self.se_k is not None:
             phi_k = phi_k * self.se_k.literal(z).unsqueeze(-1)
-        scores = (phi_q if rows is None else phi_q[:, :, rows]) @ phi_k.mT
+        return phi_q, phi_k
+
+    def weights(self, q, k, key_mask=None, position_ids=None, rows=None):
+        phi_q, phi_k = self.literal_features(q, k, key_mask, position_ids)
+        phi_q = phi_q if rows is None else phi_q[:, :, rows]
         allowed = allowed_keys(k.shape[2], self.causal, key_mask, rows, k.device)
         if self.normalise:
-            return row_normalise(scores, allowed).to(q.dtype)
-        count = self.key_count(phi_q, key_mask).to(scores.dtype)
+            return literal_weights(phi_q, phi_k, allowed).to(q.dtype)
+        scores, count = phi_q @ phi_k.mT, self.key_count(k, key_mask).to(phi_q.dtype)
         scores = scores if allowed is None else scores.masked_fill(~allowed, 0)
-        return (scores / (count if rows is None else count[:, :, rows])).to(q.dtype)
+        return (scores / (count[:, :, rows] if self.causal and rows is not None else count)).to(q.dtype)
 
     def initial_state(self, batch_size, device=None, dtype=torch.float32):
         state = super().initial_state(batch_size, device, dtype)

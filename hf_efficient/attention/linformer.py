@@ -10,8 +10,10 @@ mixes all tokens.
 import torch
 from torch import Tensor, nn
 
-from .base import Attention, check_choice, check_positive, register_attention, token_positions, zero_masked
+from .base import Attention, check_choice, check_positive
+from .masking import token_positions, zero_masked
 from .position_table import lookup, resample_positions, table_positions
+from .registry import register_attention
 from .softmax import softmax_attention
 
 
@@ -27,9 +29,9 @@ class Linformer(Attention):
 
     paper = "Wang 2020"
     cost = "NpD"
-    stochastic_rows = False
-    uses_positions = True
+    exempt_from = ("row_sums", "permutation")
     fixed_length = True
+    supports_cross = True
 
     def __init__(
         self,

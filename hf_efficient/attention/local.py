@@ -12,7 +12,9 @@ the middle of the mask still takes up room in the window.
 import torch
 import torch.nn.functional as F
 
-from .base import Attention, allowed_keys, check_positive, masked_softmax, register_attention, zero_masked
+from .base import Attention, check_positive
+from .masking import allowed_keys, masked_softmax, zero_masked
+from .registry import register_attention
 from .softmax import softmax_attention
 
 
@@ -27,7 +29,7 @@ class Local(Attention):
     paper = "Beltagy 2020"
     cost = "NwD"
     parameter_free = True
-    uses_positions = True
+    exempt_from = ("permutation",)
     supports_causal = True
     supports_recurrent = True
 
@@ -68,10 +70,6 @@ class Local(Attention):
         last = slice(-self.window, None)  # cloned, since a view would keep the whole of a long prompt alive
         state = {"k": k[:, :, last].clone(), "v": v[:, :, last].clone(), "mask": mask[:, last].clone()}
         return self._banded(q, k, v, mask), state
-
-    def cross(self, q, k, v, key_mask=None):
-        """Without an order there is no window: softmax attention."""
-        return softmax_attention(q, k, v, key_mask=key_mask)
 
     def _banded(self, q, k, v, real):
         """q (B, H, N, D) against k, v, real that begin w tokens before it and, bidirectional, end w tokens after."""

@@ -21,8 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Attention, check_positive, linear, register_attention, zero_masked
-from .softmax import softmax_attention
+from .base import Attention, check_positive, linear
+from .masking import zero_masked
+from .registry import register_attention
 
 SELF = -1e5  # loses to any other key
 MASKED = -1e9  # loses to oneself; finite, so that a token which sees nothing becomes 0 and not NaN
@@ -41,8 +42,8 @@ class Lsh(Attention):
 
     paper = "Kitaev 2020"
     cost = "NC·rounds·D"
-    shared_qk = True
-    uses_positions = True
+    key_dim = 0
+    exempt_from = ("permutation",)
     supports_causal = True
     supports_recurrent = True
 
@@ -81,7 +82,7 @@ class Lsh(Attention):
         self.v_proj = linear(self.hidden_size, inner, bias)
         self.o_proj = linear(inner, self.hidden_size, output_bias)
 
-    def project(self, hidden_states):
+    def project(self, hidden_states, context=None):
         shape = (*hidden_states.shape[:2], self.num_heads, self.head_dim)
         q, v = (p(hidden_states).view(shape).transpose(1, 2) for p in (self.q_proj, self.v_proj))
         return q, q, v
@@ -151,10 +152,6 @@ class Lsh(Attention):
 
     def extend(self, q, k, v, state, key_mask=None):
         return self._causal(q, v, key_mask, state)
-
-    def cross(self, q, k, v, key_mask=None):
-        """What the buckets of the hash are an estimate of: softmax attention with keys of unit length."""
-        return softmax_attention(q, F.normalize(zero_masked(k, key_mask), dim=-1), v, key_mask=key_mask)
 
     def step(self, q, k, v, state):
         """A single token meets what its buckets have kept: nothing needs laying out."""

@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .base import Attention, AttentionOutput, check_positive, register_attention, token_positions, zero_masked
+from .base import Attention, AttentionOutput, check_positive
+from .masking import token_positions, zero_masked
 from .position_table import lookup, resample_positions, table_positions
+from .registry import register_attention
 
 
 @register_attention
@@ -26,8 +28,7 @@ class Mixer(Attention):
 
     paper = "Tolstikhin 2021"
     cost = "NTd"
-    uses_positions = True
-    supports_weights = False
+    exempt_from = ("permutation",)
     fixed_length = True
     per_head = False
 
@@ -65,8 +66,8 @@ class Mixer(Attention):
             "b2": resample_positions(self.b2, 0, *grids),
         }
 
-    def forward(self, hidden_states, key_mask=None, position_ids=None, grid=None, state=None, output_attentions=False):
-        position_ids = self.check_inputs(hidden_states, key_mask, position_ids, grid, state, output_attentions)
+    def forward(self, hidden_states, key_mask=None, position_ids=None, *more, **named):
+        position_ids = self.check_inputs(hidden_states, key_mask, position_ids, *more, **named)
         at = table_positions(self.name, self.max_length, *hidden_states.shape[:2], key_mask, position_ids)
         W1, W2, b2 = lookup(self.W1, at, 1), lookup(self.W2, at, 0), lookup(self.b2, at, 0)
         x = zero_masked(hidden_states.unsqueeze(1), key_mask).squeeze(1)

@@ -16,7 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Attention, check_positive, masked_softmax, register_attention, zero_masked
+from .base import Attention, check_positive
+from .masking import masked_softmax, zero_masked
+from .registry import register_attention
 from .softmax import softmax_attention
 
 
@@ -33,8 +35,7 @@ class Nystrom(Attention):
     paper = "Xiong 2021"
     cost = "NmD"
     parameter_free = True
-    stochastic_rows = False
-    uses_positions = True
+    exempt_from = ("row_sums", "permutation")
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import token_positions
+from .masking import token_positions
 
 
 def table_positions(

@@ -16,16 +16,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .base import (
-    Attention,
-    allowed_keys,
-    check_choice,
-    masked_softmax,
-    register_attention,
-    squared_distance,
-    zero_masked,
-)
-from .softmax import cached_attention, empty_cache, extend_cache, softmax_attention
+from .base import Attention, check_choice
+from .masking import allowed_keys, masked_softmax, zero_masked
+from .registry import register_attention
+from .softmax import cached_attention, empty_cache, extend_cache, softmax_attention, squared_distance
 
 
 @register_attention
@@ -40,6 +34,7 @@ class Probabilistic(Attention):
     paper = "Movellan 2020"
     cost = "(T+1)N²D"
     supports_causal = True
+    supports_cross = True
 
     def __init__(
         self,
@@ -62,6 +57,7 @@ class Probabilistic(Attention):
                 "causal=True", "supports_causal", f" with key_iterations={key_iterations} (mixes all queries): use 0"
             )
         self.prior, self.key_iterations, self.key_strength = prior, key_iterations, float(key_strength)
+        self.supports_cross = key_iterations == 0  # the steps mix queries that are padded as the keys are
         self.precision = nn.Parameter(torch.empty(num_heads))  # a, before the softplus
         self.reset_parameters()
 

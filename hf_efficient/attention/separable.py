@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Attention, AttentionOutput, check_positive, linear, register_attention
+from ..linear.prefix_softmax import prefix_attention, prefix_softmax_state, prefix_step
+from .base import Attention, AttentionOutput, check_positive, linear
 from .bypass import can_bypass
-from .prefix_softmax import prefix_attention, prefix_softmax_state, prefix_step
+from .registry import register_attention
 
 
 @register_attention
@@ -30,7 +31,7 @@ class Separable(Attention):
     cost = "Nd"
     supports_causal = True
     supports_recurrent = True
-    supports_weights = False  # its weights are one row of N scores per latent token
+    supports_cross = True
     per_head = False
 
     def __init__(self, hidden_size: int, num_heads: int, *, num_latent_tokens: int = 1, **common):
@@ -45,16 +46,30 @@ class Separable(Attention):
         self.q_proj, self.k_proj = linear(d, self.num_latent_tokens, bias), linear(d, d, bias)
         self.v_proj, self.o_proj = linear(d, d, bias), linear(d, d, output_bias)
 
-    def forward(self, hidden_states, key_mask=None, position_ids=None, grid=None, state=None, output_attentions=False):
-        self.check_inputs(hidden_states, key_mask, position_ids, grid, state, output_attentions)
+    def forward(
+        self,
+        hidden_states,
+        key_mask=None,
+        position_ids=None,
+        grid=None,
+        state=None,
+        output_attentions=False,
+        context=None,
+        context_mask=None,
+    ):
+        self.check_inputs(hidden_states, key_mask, position_ids, grid, state, output_attentions, context, context_mask)
         if key_mask is not None:
             hidden_states = hidden_states.masked_fill(~key_mask.unsqueeze(-1), 0)
-        scores = self.q_proj(hidden_states)  # (B, N, L)
+        if context is None:
+            context, context_mask = hidden_states, key_mask
+        elif context_mask is not None:
+            context = context.masked_fill(~context_mask.unsqueeze(-1), 0)
+        scores = self.q_proj(context)  # (B, M, L)
         if self.causal:
-            context, state = self.prefix_context(hidden_states, scores, key_mask, state)
+            pooled, state = self.prefix_context(context, scores, context_mask, state)
         else:
-            context = self.context(hidden_states, scores, key_mask)
-        output = self.o_proj(F.relu(self.v_proj(hidden_states)) * context)
+            pooled = self.context(context, scores, context_mask)
+        output = self.o_proj(F.relu(self.v_proj(hidden_states)) * pooled)
         return AttentionOutput(self.output_dropout(output), None, state)
 
     def context(self, x: Tensor, scores: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -101,11 +116,12 @@ class Separable(Attention):
                 context, state = prefix_attention(ones, logits, v, state, key_mask, keep)
         return context.transpose(1, 2).flatten(2).to(dtype), state if carried else None
 
-    def naive(self, hidden_states, key_mask=None, position_ids=None):
-        x = hidden_states if key_mask is None else hidden_states.masked_fill(~key_mask.unsqueeze(-1), 0)
+    def naive(self, hidden_states, key_mask=None, position_ids=None, context=None):
+        x = hidden_states if context is None else context  # what is looked at
+        x = x if key_mask is None else x.masked_fill(~key_mask.unsqueeze(-1), 0)
         batch, length, _ = x.shape
         scores, keys, rows = self.q_proj(x), self.k_proj(x), []
-        for i in range(length):
+        for i in range(hidden_states.shape[1]):
             seen = torch.ones(batch, length, dtype=torch.bool, device=x.device)
             if self.causal:
                 seen[:, i + 1 :] = False
@@ -113,7 +129,8 @@ class Separable(Attention):
                 seen &= key_mask
             cs = scores.masked_fill(~seen.unsqueeze(-1), -torch.inf).softmax(1).nan_to_num(0)  # (B, N, L)
             rows.append((cs.repeat_interleave(self.hidden_size // self.num_latent_tokens, -1) * keys).sum(1))
-        return self.output_dropout(self.o_proj(F.relu(self.v_proj(x)) * torch.stack(rows, 1)))
+        gates = F.relu(self.v_proj(x if context is None else hidden_states))
+        return self.output_dropout(self.o_proj(gates * torch.stack(rows, 1)))
 
     def initial_state(self, batch_size, device=None, dtype=torch.float32):
         width = self.hidden_size // self.num_latent_tokens

@@ -4,7 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Attention, State, allowed_keys, masked_softmax, register_attention, zero_masked
+from ..linear.state import State
+from .base import Attention
+from .masking import allowed_keys, masked_softmax, zero_masked
+from .registry import register_attention
 
 
 @register_attention
@@ -15,6 +18,7 @@ class Softmax(Attention):
     cost = "N²D"
     parameter_free = True
     supports_causal = True
+    supports_cross = True
 
     def attend(self, q, k, v, key_mask=None, position_ids=None):
         dropout = self.dropout if self.training else 0.0
@@ -33,9 +37,6 @@ class Softmax(Attention):
 
     def absorb(self, k, v, state, key_mask=None):
         return extend_cache(state, k, v, key_mask)
-
-    def cross(self, q, k, v, key_mask=None):
-        return softmax_attention(q, k, v, key_mask=key_mask)
 
 
 def softmax_attention(
@@ -66,7 +67,7 @@ def softmax_attention(
         bias = torch.where(key_mask[:, None], bias, _shut(key_mask, q.dtype)[:, None])
     width = -(-(q.shape[-1] + 1) // 8) * 8
     bias = bias.expand(k.shape[:3]).unsqueeze(-1)
-    q = F.pad(torch.cat([q, torch.ones_like(bias)], -1), (0, width - q.shape[-1] - 1))
+    q = F.pad(torch.cat([q, torch.ones_like(q[..., :1])], -1), (0, width - q.shape[-1] - 1))
     k = F.pad(torch.cat([k * scale, bias], -1), (0, width - k.shape[-1] - 1))
     output = F.scaled_dot_product_attention(
         q, k, F.pad(v, (0, width - v.shape[-1])), dropout_p=dropout, is_causal=causal, scale=1.0
@@ -125,3 +126,8 @@ def cached_attention(
         logits = logits + key_bias.unsqueeze(-2)
     weights = F.dropout(masked_softmax(logits, allowed), dropout)
     return (weights @ v).masked_fill(~seen, 0)
+
+
+def squared_distance(q: Tensor, k: Tensor) -> Tensor:
+    """‖q_i − k_j‖², (..., N, D) x (..., M, D) -> (..., N, M): the score of Gaussian kernels"""
+    return q.square().sum(-1, keepdim=True) - 2 * q @ k.mT + k.square().sum(-1).unsqueeze(-2)

@@ -18,7 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Attention, check_choice, check_positive, masked_softmax, register_attention, zero_masked
+from .base import Attention, check_choice, check_positive
+from .masking import masked_softmax, zero_masked
+from .registry import register_attention
 
 
 @register_attention
@@ -33,7 +35,7 @@ class Window(Attention):
 
     paper = "Liu 2021"
     cost = "NM²D"
-    uses_positions = True
+    exempt_from = ("permutation",)
     needs_grid = True
 
     def __init__(

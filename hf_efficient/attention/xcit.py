@@ -21,7 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .base import Attention, State, register_attention, zero_masked
+from ..linear.state import State
+from .base import Attention
+from .masking import zero_masked
+from .registry import register_attention
 
 MIN_NORM = 1e-6
 
@@ -37,8 +40,8 @@ class Xcit(Attention):
     cost = "ND²"
     supports_causal = True
     supports_recurrent = True
-    supports_weights = False
-    can_absorb = False  # its statistics are of queries with keys
+
+    absorb = None  # its statistics are of queries with keys
 
     def __init__(self, hidden_size: int, num_heads: int, **common):
         super().__init__(hidden_size, num_heads, **common)

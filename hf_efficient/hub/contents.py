@@ -7,7 +7,7 @@ from pathlib import Path
 
 from huggingface_hub.hf_api import RepoFile
 
-from ..models.outside_paths import check_folder, leaves_folder
+from ..models.checkpoint_paths import check_folder, leaves_folder
 from .client import HubError, known_tokens
 
 # Patterns of what stays at home, as seen from the folder; `*` includes slashes.

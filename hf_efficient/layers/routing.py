@@ -18,15 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..attention.base import (
-    Attention,
-    attention_options,
-    build_attention,
-    check_positive,
-    get_attention,
-    linear,
-    token_positions,
-)
+from ..attention.base import Attention, check_positive, linear
+from ..attention.masking import token_positions
+from ..attention.registry import attention_options, build_attention, get_attention
 from .patch_selection import top_indices
 
 

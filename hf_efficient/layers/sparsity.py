@@ -15,7 +15,8 @@ Nyström) count by absolute value, divided by their sum.
 import torch
 from torch import Tensor, nn
 
-from ..attention.base import Attention, allowed_keys, check_choice, check_positive, zero_masked
+from ..attention.base import Attention, check_choice, check_positive
+from ..attention.masking import allowed_keys, zero_masked
 
 
 class AttentionSparsity(nn.Module):
@@ -32,19 +33,27 @@ class AttentionSparsity(nn.Module):
         check_positive("num_rows", num_rows)
         self.kind, self.num_rows = kind, num_rows
 
-    def forward(self, attention: Attention, q: Tensor, k: Tensor, key_mask: Tensor | None = None, **where) -> Tensor:
-        """q, k (B, H, N, D) -> a scalar in [0, 1]"""
+    def forward(
+        self,
+        attention: Attention,
+        q: Tensor,
+        k: Tensor,
+        key_mask: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        **where,
+    ) -> Tensor:
+        """q (B, H, N, D), k (B, H, M, D), masks (B, N) and (B, M), True = real -> a scalar in [0, 1]"""
         length = q.shape[2]
         rows = torch.arange(length) if length <= self.num_rows else torch.randperm(length)[: self.num_rows]
         rows = rows.to(q.device)
-        weights = attention.weights(zero_masked(q, key_mask), k, key_mask=key_mask, rows=rows, **where)
+        weights = attention.weights(zero_masked(q, query_mask), k, key_mask=key_mask, rows=rows, **where)
         weights = weights.to(torch.promote_types(weights.dtype, torch.float32)).abs()  # (B, H, S, N)
         total = weights.sum(-1, keepdim=True)
-        allowed = allowed_keys(length, attention.causal, key_mask, rows, q.device)
-        keys = total.new_full((), length) if allowed is None else allowed.sum(-1).to(total.dtype)  # (B, 1, S)
+        allowed = allowed_keys(k.shape[2], attention.causal, key_mask, rows, q.device)
+        keys = total.new_full((), k.shape[2]) if allowed is None else allowed.sum(-1).to(total.dtype)  # (B, 1, S)
         counted = (keys >= 2) & (total.squeeze(-1) > 0)  # (B, H, S)
-        if key_mask is not None:
-            counted = counted & key_mask[:, None, rows]
+        if query_mask is not None:
+            counted = counted & query_mask[:, None, rows]
         values = self.measure(weights / total.clamp_min(torch.finfo(total.dtype).tiny), keys.clamp_min(2))
         return torch.where(counted, values, 0).sum() / counted.sum().clamp_min(1)
 
@@ -65,7 +74,7 @@ def attach_sparsity(model: nn.Module, kind: str = "entropy", num_rows: int = 32)
     if not attentions:
         raise ValueError(f"{type(model).__name__} contains no Attention to make sparse.")
     for attention in attentions:
-        if not attention.supports_weights:
-            attention.refuse("a sparsity regulariser", "supports_weights")
+        if not attention.has_weights():
+            attention.refuse("a sparsity regulariser", "has_weights")
     for attention in attentions:
         attention.sparsity = AttentionSparsity(kind, num_rows)

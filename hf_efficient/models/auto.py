@@ -1,11 +1,15 @@
 """Which model of ours each of transformers' Auto classes, pipelines and processors stands for.
 
-Registering imports what it registers, so `hf_efficient` calls these functions only once transformers' own Auto modules
-are there. A new family is one more entry in `FAMILIES`.
+A new family is a folder in `models/` and one more entry in `FAMILIES`.
 """
 
 import importlib
 from dataclasses import dataclass
+
+import transformers
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.image_processing_auto import AutoImageProcessor
+from transformers.utils import is_torchvision_available
 
 
 @dataclass(frozen=True)
@@ -63,69 +67,39 @@ FAMILIES = {
     ),
 }
 
-# Where each public name lives, without importing it.
-PUBLIC_NAMES = {
-    name: f"hf_efficient.models.{model_type}.{kind}_{model_type}"
-    for model_type, family in FAMILIES.items()
-    for kind, names in (("configuration", [family.config]), ("modeling", family.classes().values()))
-    for name in names
-} | {"image_processor_for": "hf_efficient.data.processing"}
 
-CONFIG_MODULES = tuple(f"hf_efficient.models.{name}.configuration_{name}" for name in FAMILIES)
-MODEL_MODULES = tuple(f"hf_efficient.models.{name}.modeling_{name}" for name in FAMILIES)
+def import_family(model_type: str) -> dict[str, type]:
+    """The config and the models of a family, by name."""
+    family, folder = FAMILIES[model_type], f"{__package__}.{model_type}"
+    configuration = importlib.import_module(f"{folder}.configuration_{model_type}")
+    modeling = importlib.import_module(f"{folder}.modeling_{model_type}")
+    models = {name: getattr(modeling, name) for name in family.classes().values()}
+    return {family.config: getattr(configuration, family.config), **models}
 
 
-def load(name: str) -> type:
-    """The public class of that name."""
-    return getattr(importlib.import_module(PUBLIC_NAMES[name]), name)
+def register(model_type: str, classes: dict[str, type]) -> None:
+    """Enters a family into transformers' Auto classes."""
+    family = FAMILIES[model_type]
+    config = classes[family.config]
+    transformers.AutoConfig.register(model_type, config, exist_ok=True)
+    for auto, name in family.classes().items():
+        getattr(modeling_auto, auto).register(config, classes[name], exist_ok=True)
+        _tell_pipelines(model_type, auto, name)
+    if family.processor is not None:
+        backends = {"pil": getattr(transformers, f"{family.processor}Pil")}
+        if is_torchvision_available():
+            backends["torchvision"] = getattr(transformers, family.processor)
+        AutoImageProcessor.register(config, image_processor_classes=backends, exist_ok=True)
+    if family.tokenizer is not None:
+        tokenizer = getattr(transformers, family.tokenizer)
+        transformers.AutoTokenizer.register(config, tokenizer_class=tokenizer, exist_ok=True)
 
 
-def register_configs() -> None:
-    from transformers.models.auto.configuration_auto import AutoConfig
-
-    for model_type, family in FAMILIES.items():
-        AutoConfig.register(model_type, load(family.config), exist_ok=True)
-
-
-def register_models() -> None:
-    from transformers.models.auto import modeling_auto
-
-    for model_type, family in FAMILIES.items():
-        config = load(family.config)
-        for auto, name in family.classes().items():
-            getattr(modeling_auto, auto).register(config, load(name), exist_ok=True)
-            _tell_pipelines(modeling_auto, model_type, auto, name)
-
-
-def _tell_pipelines(modeling_auto, model_type: str, auto: str, name: str) -> None:
+def _tell_pipelines(model_type: str, auto: str, name: str) -> None:
     """Pipelines for detection and segmentation look at copies of these tables, which `register` does not reach."""
     tables = {
-        "AutoModelForObjectDetection": "MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES",
-        "AutoModelForSemanticSegmentation": "MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES",
+        "AutoModelForObjectDetection": modeling_auto.MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES,
+        "AutoModelForSemanticSegmentation": modeling_auto.MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES,
     }
     if auto in tables:
-        getattr(modeling_auto, tables[auto])[model_type] = name
-
-
-def register_processors() -> None:
-    import transformers
-    from transformers.models.auto.image_processing_auto import AutoImageProcessor
-    from transformers.utils import is_torchvision_available
-
-    for family in FAMILIES.values():
-        if family.processor is None:
-            continue
-        classes = {"pil": getattr(transformers, f"{family.processor}Pil")}
-        if is_torchvision_available():
-            classes["torchvision"] = getattr(transformers, family.processor)
-        AutoImageProcessor.register(load(family.config), image_processor_classes=classes, exist_ok=True)
-
-
-def register_tokenizers() -> None:
-    import transformers
-    from transformers.models.auto.tokenization_auto import AutoTokenizer
-
-    for family in FAMILIES.values():
-        if family.tokenizer is not None:
-            tokenizer = getattr(transformers, family.tokenizer)
-            AutoTokenizer.register(load(family.config), tokenizer_class=tokenizer, exist_ok=True)
+        tables[auto][model_type] = name

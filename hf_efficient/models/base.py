@@ -10,8 +10,8 @@ from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel
 
 from ..remote_code import is_ours
+from .checkpoint_paths import check_folder
 from .configuration import EfficientConfig
-from .outside_paths import check_folder
 
 
 class EfficientPreTrainedModel(PreTrainedModel):

@@ -1,7 +1,4 @@
-"""What the configs of all families share: strict fields, no unknown keys, an attention mechanism by name.
-
-Light enough to be imported while transformers itself is being imported: no modeling code.
-"""
+"""What the configs of all families share: strict fields, no unknown keys, an attention mechanism by name."""
 
 import difflib
 import os

@@ -33,6 +33,7 @@ from .ema import MovingAverage
 from .errors import CheckpointError, NonFiniteError, RunError
 from .history import HistoryCallback, draw_curves
 from .hub_mixin import HubMixin
+from .trainer_methods import check_trainer_methods
 
 TERMINATED = 128 + 15  # what a shell calls the exit by SIGTERM
 
@@ -44,6 +45,7 @@ class EfficientTrainer(HubMixin, Trainer):
     """
 
     def __init__(self, *args, **kwargs):
+        check_trainer_methods()
         super().__init__(*args, **kwargs)
         if self.args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise RunError(f"ema_decay={self.args.ema_decay} needs whole weights: with FSDP or DeepSpeed set it to 0.")

@@ -60,6 +60,7 @@ def case_id(case):
 
 CASES = list(every_case())
 CAUSAL = [case for case in CASES if case[2]]
+CROSS = [case for case in CASES if not case[2] and build_attention(case[0], HIDDEN, HEADS, **case[1]).supports_cross]
 
 
 def make(case, dtype=torch.float64, **more):

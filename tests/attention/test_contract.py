@@ -1,19 +1,18 @@
-"""What every mechanism promises, for every registered mechanism: registering is being tested.
-
-T1-T10 are the common tests of the specification.
-"""
+"""What every mechanism promises, for every registered mechanism: registering is being tested."""
 
 import json
 
 import pytest
 import torch
-from cases import CASES, CAUSAL, HEADS, HIDDEN, OPTIONS, case_id, make, tokens, where
+from cases import CASES, CAUSAL, CROSS, HEADS, HIDDEN, OPTIONS, case_id, make, tokens, where
 from torch.testing import assert_close
 
 from hf_efficient.attention import Attention, attention_options, build_attention, get_attention, list_attentions
+from hf_efficient.attention.base import FLAGS, LAWS
 
 every_case = pytest.mark.parametrize("case", CASES, ids=case_id)
 every_causal_case = pytest.mark.parametrize("case", CAUSAL, ids=case_id)
+every_cross_case = pytest.mark.parametrize("case", CROSS, ids=case_id)
 every_name = pytest.mark.parametrize("name", list_attentions())
 
 
@@ -79,7 +78,7 @@ def test_t1_fast_equals_naive_under_padding(case, side):
 @every_case
 def test_t2_rows_are_distributions(case):
     attention, x = make(case), tokens(2, 20)
-    if not (attention.supports_weights and attention.stochastic_rows):
+    if not attention.has_weights() or "row_sums" in attention.exempt_from:
         pytest.skip("its rows are no distributions")
     weights = attention(x, output_attentions=True, **where(attention, 20)).weights
     assert weights.shape == (2, HEADS, 20, 20)
@@ -90,7 +89,7 @@ def test_t2_rows_are_distributions(case):
 @every_case
 def test_t2_constant_values_pass_unchanged(case):
     attention = make(case)
-    if not (attention.per_head and attention.stochastic_rows and attention.supports_weights):
+    if not (attention.per_head and attention.has_weights()) or "row_sums" in attention.exempt_from:
         pytest.skip("its rows are no distributions")
     q, k, v = attention.project(tokens(2, 20))
     output = attention.attend(q, k, torch.ones_like(v), **where(attention, 20))
@@ -101,7 +100,7 @@ def test_t2_constant_values_pass_unchanged(case):
 def test_output_attentions_gives_the_same_output(case):
     attention, x = make(case), tokens(2, 20)
     grid = where(attention, 20)
-    if not attention.supports_weights:
+    if not attention.has_weights():
         with pytest.raises(ValueError, match=r"output_attentions.*Mechanisms that do: .*softmax"):
             attention(x, output_attentions=True, **grid)
         return
@@ -182,8 +181,8 @@ def test_t6_padding_stays_out_of_the_state(case):
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_t6_padding_changes_no_real_token(case, side):
     attention, x, mask = make(case), tokens(3, 24), padding(3, 24, side)
-    if not attention.mask_invariant or attention.needs_grid:
-        pytest.skip("declared not to be mask invariant, or on a grid, which padding would change")
+    if "padding" in attention.exempt_from or attention.needs_grid:
+        pytest.skip("declared to depend on padding, or on a grid, which padding would change")
     hostile = x.masked_fill(~mask.unsqueeze(-1), float("nan"))
     padded = attention(hostile, key_mask=mask).hidden_states
     for row in range(3):
@@ -206,7 +205,7 @@ def test_a_row_without_keys_gives_zero(case):
 @every_case
 def test_t7_permuting_tokens_permutes_outputs(case):
     attention, x = make(case), tokens(2, 20)
-    if attention.uses_positions or attention.causal:
+    if "permutation" in attention.exempt_from or attention.causal:
         pytest.skip("knows the order")
     order = torch.randperm(20)
     assert_close(attention(x[:, order])[0], attention(x)[0][:, order], atol=1e-9, rtol=1e-9)
@@ -300,6 +299,120 @@ def test_save_and_reload_is_bit_equal(case, tmp_path):
     assert torch.equal(reloaded.eval()(x, **grid).hidden_states, attention(x, **grid).hidden_states)
 
 
+# Cross-attention.
+
+
+@every_cross_case
+@pytest.mark.parametrize(("queries", "keys"), [(7, 30), (30, 7), (12, 12), (1, 1)])
+def test_cross_attention_equals_naive(case, queries, keys):
+    attention = make(case)
+    x, context = tokens(2, queries).requires_grad_(), tokens(2, keys, seed=4).requires_grad_()
+    mask = padding(2, keys, "right") if keys > 2 else None
+    fast = attention(x, context=context, context_mask=mask).hidden_states
+    slow = attention.reference(x, context=context, context_mask=mask)
+    assert fast.shape == x.shape
+    assert_close(fast, slow, atol=1e-9, rtol=1e-9)
+    wanted = [x, context, *attention.parameters()]
+    cotangent = torch.randn(fast.shape, dtype=fast.dtype, generator=torch.Generator().manual_seed(3))
+    found, expected = (torch.autograd.grad(y, wanted, cotangent, allow_unused=True) for y in (fast, slow))
+    for a, b in zip(found, expected, strict=True):
+        if a is not None:
+            assert_close(a, b, atol=1e-8, rtol=1e-8)
+    assert found[1].abs().sum() > 0, "what is looked at matters"
+
+
+@every_cross_case
+def test_a_sequence_as_its_own_context_is_self_attention(case):
+    attention, x, mask = make(case), tokens(2, 15), padding(2, 15, "right")
+    assert_close(attention(x, context=x).hidden_states, attention(x).hidden_states, atol=1e-12, rtol=1e-12)
+    cross, own = attention(x, context=x, context_mask=mask)[0], attention(x, key_mask=mask)[0]
+    assert_close(cross[mask], own[mask], atol=1e-12, rtol=1e-12)
+
+
+@every_cross_case
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_of_the_context_changes_nothing(case, side):
+    attention, x, context = make(case), tokens(3, 5), tokens(3, 24, seed=4)
+    mask = padding(3, 24, side)
+    hostile = context.masked_fill(~mask.unsqueeze(-1), float("nan"))
+    padded = attention(x, context=hostile, context_mask=mask).hidden_states
+    for row in range(3):
+        alone = attention(x[row : row + 1], context=context[row : row + 1, mask[row]]).hidden_states
+        assert_close(padded[row : row + 1], alone, atol=1e-9, rtol=1e-9)
+
+
+@every_cross_case
+def test_queries_of_cross_attention_do_not_meet(case):
+    attention, x, context = make(case), tokens(2, 9), tokens(2, 14, seed=4)
+    whole = attention(x, context=context).hidden_states
+    assert_close(attention(x[:, 3:5], context=context).hidden_states, whole[:, 3:5], atol=1e-10, rtol=1e-10)
+
+
+@every_cross_case
+def test_output_attentions_of_cross_attention(case):
+    attention, x, context = make(case), tokens(2, 6), tokens(2, 10, seed=4)
+    if not attention.has_weights():
+        with pytest.raises(ValueError, match="does not support output_attentions"):
+            attention(x, context=context, output_attentions=True)
+        return
+    mask = padding(2, 10, "left")
+    shown = attention(x, context=context, context_mask=mask, output_attentions=True)
+    plain = attention(x, context=context, context_mask=mask)
+    assert shown.weights.shape == (2, HEADS, 6, 10)
+    assert_close(shown.hidden_states, plain.hidden_states, atol=1e-9, rtol=1e-9)
+    assert (shown.weights[1, :, :, :2] == 0).all(), "padding has no weight"
+    if "row_sums" not in attention.exempt_from:
+        assert_close(shown.weights.sum(-1), torch.ones_like(shown.weights[..., 0]), atol=2e-6, rtol=0)
+
+
+@every_cross_case
+def test_cross_attention_trains_in_float32_and_bfloat16(case):
+    for dtype in (torch.float32, torch.bfloat16):
+        attention = make(case, dtype, dropout=0.2).train()
+        x, context = tokens(2, 9, dtype).requires_grad_(), tokens(2, 21, dtype, seed=4).requires_grad_()
+        output = attention(x, context=context, context_mask=padding(2, 21, "right")).hidden_states
+        output.float().square().sum().backward()
+        assert output.dtype == dtype
+        assert output.isfinite().all() and x.grad.isfinite().all() and context.grad.isfinite().all()
+
+
+@every_name
+def test_cross_attention_is_refused_in_words(name):
+    attention, x = build_attention(name, HIDDEN, HEADS), tokens(2, 6, torch.float32)
+    grid, context, mask = where(attention, 6), tokens(2, 4, torch.float32), torch.ones(2, 4, dtype=torch.bool)
+    with pytest.raises(ValueError, match="context_mask is given without context"):
+        attention(x, context_mask=mask, **grid)
+    if not attention.supports_cross:
+        able = r"Mechanisms that do: .*linear_elu.*softmax"
+        with pytest.raises(ValueError, match=rf"'{name}' attention does not support context.*{able}"):
+            attention(x, context=context, **grid)
+        return
+    for match, given in {
+        r"can't be combined with key_mask of self-attention: give context_mask": {"key_mask": mask.new_ones(2, 6)},
+        r"can't be combined with position_ids": {"position_ids": torch.arange(6)},
+        r"can't be combined with grid": {"grid": (2, 3)},
+        r"can't be combined with state": {"state": {"S": torch.zeros(2)}},
+        r"context must be \(2, tokens, 16\), got \(3, 4, 16\)": {"context": tokens(3, 4, torch.float32)},
+        r"context must be \(2, tokens, 16\), got \(2, 4, 7\)": {"context": context[..., :7]},
+        r"context must be \(2, tokens, 16\), got \(4, 16\)": {"context": context[0]},
+        r"context \(2, 0, 16\) is empty": {"context": context[:, :0]},
+        r"context_mask must be boolean": {"context_mask": mask.float()},
+        r"context_mask must be \(batch, tokens\) = \(2, 4\), got \(2, 6\)": {"context_mask": mask.new_ones(2, 6)},
+    }.items():
+        with pytest.raises(ValueError, match=match):
+            attention(x, **{"context": context, **given})
+    if attention.supports_causal:
+        with pytest.raises(ValueError, match=f"context needs causal=False.*'{name}'"):
+            build_attention(name, HIDDEN, HEADS, causal=True)(x, context=context)
+
+
+def test_who_can_look_at_another_sequence():
+    expected = {"softmax", "linear_elu", "performer", "efficient", "gaussian_mixture", "probabilistic", "kerformer"}
+    assert expected <= set(list_attentions(supports_cross=True))
+    with pytest.raises(ValueError, match=r"'xcit' attention does not support context"):
+        build_attention("xcit", HIDDEN, HEADS)(tokens(2, 6, torch.float32), context=tokens(2, 6, torch.float32))
+
+
 @every_name
 def test_options_survive_json(name):
     defaults = attention_options(name)
@@ -318,6 +431,15 @@ def test_a_mechanism_says_what_it_is(name):
     assert cls.paper
     assert cls.cost
     assert cls.supports_causal or not cls.supports_recurrent
+
+
+def test_the_contract_is_small():
+    assert len(FLAGS) <= 8
+
+
+@every_case
+def test_exemptions_are_from_known_laws(case):
+    assert set(make(case).exempt_from) <= set(LAWS)
 
 
 @every_name

@@ -13,7 +13,7 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 FITTING = [
     name
     for name in list_attentions()
-    if get_attention(name).per_head and not get_attention(name).needs_grid and not get_attention(name).shared_qk
+    if get_attention(name).per_head and not get_attention(name).needs_grid and get_attention(name).key_dim != 0
 ]
 
 

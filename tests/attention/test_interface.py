@@ -1,7 +1,7 @@
 """transformers' own models with our mechanisms, against the mechanisms' naive form in the same models."""
 
-import subprocess
-import sys
+import gc
+import weakref
 
 import pytest
 import torch
@@ -9,6 +9,8 @@ from torch.testing import assert_close
 from transformers import (
     AttentionInterface,
     AttentionMaskInterface,
+    BartConfig,
+    BartModel,
     BertConfig,
     BertModel,
     LlamaConfig,
@@ -18,8 +20,15 @@ from transformers import (
 )
 
 import hf_efficient
-from hf_efficient.attention import Attention, build_attention, get_attention, list_attentions, register_attention
-from hf_efficient.attention.interface import padding_mask
+from hf_efficient.attention import (
+    Attention,
+    build_attention,
+    get_attention,
+    interface,
+    list_attentions,
+    register_attention,
+)
+from hf_efficient.attention.interface import bridge, padding_mask
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 BRIDGED = [name for name in list_attentions() if get_attention(name).parameter_free]
@@ -76,7 +85,7 @@ def test_the_parameter_free_mechanisms_are_names():
 def test_parameter_free_is_said_truly(name):
     cls = get_attention(name)
     owns_nothing = not build_attention(name, 32, 4).own_parameters()
-    fits = cls.per_head and not cls.needs_grid and not cls.shared_qk
+    fits = cls.per_head and not cls.needs_grid and cls.key_dim != 0
     assert cls.parameter_free == (owns_nothing and fits)
 
 
@@ -147,6 +156,77 @@ def test_generation_equals_recomputation(name):
     assert torch.equal(cached, model.generate(ids, cache_implementation="static", **arguments))
 
 
+def bart():
+    sizes = {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_layers": 1, "decoder_layers": 2, "d_model": 32}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 64}
+    return sharpen(BartModel(BartConfig(vocab_size=50, **sizes, **heads)).double().eval())
+
+
+@pytest.mark.parametrize("name", [name for name in BRIDGED if get_attention(name).supports_cross])
+@pytest.mark.parametrize("lengths", [(12, 5), (5, 12)], ids=["more keys", "fewer keys"])
+def test_an_encoder_and_a_decoder(name, lengths):
+    """Cross-attention: the decoder's queries against the encoder's tokens, some of which are padding."""
+    model, (source, target) = bart(), (torch.randint(1, 50, (2, n)) for n in lengths)
+    mask = torch.ones_like(source)
+    mask[1, -2:] = 0
+    results = {}
+    for implementation in (name, naive_twin(name), "sdpa"):
+        model.set_attn_implementation(implementation)
+        padded = model(source, attention_mask=mask, decoder_input_ids=target).last_hidden_state
+        whole = model(source, decoder_input_ids=target).last_hidden_state
+        alone = model(source[1:, :-2], decoder_input_ids=target[1:]).last_hidden_state
+        assert_close(padded[1:], alone, atol=1e-8, rtol=1e-8)
+        results[implementation] = torch.cat([padded, whole])
+    assert_close(results[name], results[f"{name}_naive"], atol=1e-8, rtol=1e-8)
+    if name == "softmax":
+        assert_close(results[name], results["sdpa"], atol=1e-8, rtol=1e-8)
+    else:
+        assert (results[name] - results["sdpa"]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ["local", "nystrom", "cosformer"])
+def test_cross_attention_is_refused_by_those_that_can_not(name):
+    q, k = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 5, 8)
+    with pytest.raises(
+        ValueError, match=rf"'{name}' needs as many queries as keys, got 3 queries and 5 keys.*softmax"
+    ):
+        bridge(name)(torch.nn.Identity(), q, k, k, None)
+
+
+def test_two_models_of_one_shape_share_nothing():
+    """One in training, with dropout and redraws of its own, the other in evaluation."""
+    one, other = sharpen(llama(attention_dropout=0.5)).train(), sharpen(llama()).eval()
+    ids = torch.randint(1, 50, (2, 9))
+    used = {}
+
+    def watch(model):
+        cores = {}
+        for layer in model.model.layers:
+            module = layer.self_attn
+            cores[module] = interface.core_of(module, "performer", 4, 8, True)
+        return cores
+
+    for model in (one, other):
+        model.set_attn_implementation("performer")
+        model(ids)
+        used[model] = watch(model)
+    assert not set(map(id, used[one].values())) & set(map(id, used[other].values()))
+    assert all(core.training and core.dropout == 0.5 for core in used[one].values())
+    assert not any(core.training or core.dropout for core in used[other].values())
+    assert watch(one) == used[one], "kept from call to call"
+
+
+def test_a_model_that_is_gone_leaves_nothing_behind():
+    model = llama()
+    model.set_attn_implementation("linear_elu")
+    model(torch.randint(1, 50, (1, 4)))
+    layers = [weakref.ref(layer.self_attn) for layer in model.model.layers]
+    cores = [weakref.ref(interface.core_of(layer(), "linear_elu", 4, 8, True)) for layer in layers]
+    del model
+    gc.collect()
+    assert [x() for x in (*layers, *cores)] == [None] * 4
+
+
 def test_mechanisms_that_cannot_be_causal_refuse_a_decoder():
     model = llama()
     model.set_attn_implementation("nystrom")
@@ -185,20 +265,6 @@ def test_a_third_party_mechanism_becomes_a_name_too():
         model.set_attn_implementation("bridge_test_mean")
         assert torch.isfinite(model(torch.randn(1, 3, 32, 32)).last_hidden_state).all()
     finally:
-        from hf_efficient.attention import base
+        from hf_efficient.attention import registry
 
-        del base._MECHANISMS["bridge_test_mean"]
-
-
-def test_importing_is_light_and_registers_whatever_the_order():
-    script = """
-import sys, transformers
-{first}
-assert {loaded} == ("torch" in sys.modules), "torch"
-from transformers import AttentionInterface, ViTModel
-{last}
-assert "linear_elu" in AttentionInterface._global_mapping
-"""
-    for first, last, loaded in (("import hf_efficient", "", False), ("", "import hf_efficient", False)):
-        code = script.format(first=first, last=last, loaded=loaded)
-        subprocess.run([sys.executable, "-c", code], check=True)
+        del registry._MECHANISMS["bridge_test_mean"]

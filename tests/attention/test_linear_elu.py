@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from cases import HEADS, make
 from torch.testing import assert_close
 
-from hf_efficient.attention.linear_elu import EluFeatures
+from hf_efficient.linear import EluFeatures
 
 POINTS = torch.tensor([-1e4, -40.0, -1.0, -1e-9, 0.0, 1e-9, 0.3, 1.0, 50.0, 1e4], dtype=torch.float64)
 

@@ -9,7 +9,7 @@ from cases import HEADS, make, tokens
 from torch.testing import assert_close
 
 from hf_efficient.attention import build_attention
-from hf_efficient.attention.performer import orthogonal_features
+from hf_efficient.linear.favor_plus import orthogonal_features
 
 both_ways = pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 

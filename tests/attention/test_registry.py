@@ -12,12 +12,12 @@ from cases import CASES, HEADS, HIDDEN, case_id, make, tokens, where
 from hf_efficient.attention import (
     Attention,
     attention_options,
-    base,
     build_attention,
     get_attention,
     list_attentions,
     register_attention,
 )
+from hf_efficient.attention import registry as registry_module
 
 every_case = pytest.mark.parametrize("case", CASES, ids=case_id)
 
@@ -25,7 +25,7 @@ every_case = pytest.mark.parametrize("case", CASES, ids=case_id)
 @pytest.fixture
 def registry(monkeypatch):
     """What a test registers is forgotten after it."""
-    monkeypatch.setattr(base, "_MECHANISMS", dict(base._MECHANISMS))
+    monkeypatch.setattr(registry_module, "_MECHANISMS", dict(registry_module._MECHANISMS))
 
 
 def test_an_unknown_mechanism_is_answered_with_the_known_ones():
@@ -79,6 +79,17 @@ def test_names_come_from_the_class_or_are_given(registry):
         assert get_attention(name) is cls
         assert cls.name == name
     assert list_attentions() == sorted(list_attentions())
+
+
+def test_listing_by_what_they_can_do():
+    causal, recurrent = list_attentions(supports_causal=True), list_attentions(supports_recurrent=True)
+    assert set(recurrent) < set(causal) < set(list_attentions())
+    assert set(causal) | set(list_attentions(supports_causal=False)) == set(list_attentions())
+    assert "window" in list_attentions(needs_grid=True, has_weights=True)
+    assert "axial" in list_attentions(needs_grid=True, has_weights=False)
+    assert list_attentions(needs_grid=True, supports_causal=True) == []
+    with pytest.raises(ValueError, match=r"unknown filter 'causal'; mechanisms have supports_causal, .*has_weights"):
+        list_attentions(causal=True)
 
 
 THIRD_PARTY = """

@@ -5,7 +5,7 @@ import pytest
 
 from hf_efficient import hub
 from hf_efficient.hub import client, contents
-from hf_efficient.models.outside_paths import check_folder, leaves_folder
+from hf_efficient.models.checkpoint_paths import check_folder, leaves_folder
 
 TOKEN = "hf_" + "AbCd1234" * 4
 

@@ -10,7 +10,7 @@ KINDS = ["entropy", "hoyer"]
 SHOWS_WEIGHTS = [
     name
     for name in list_attentions()
-    if (cls := get_attention(name)).supports_weights and cls.per_head and not cls.needs_grid
+    if (cls := get_attention(name)).has_weights() and cls.per_head and not cls.needs_grid
 ]
 
 
@@ -41,7 +41,7 @@ class LargestTensor(TorchDispatchMode):
 def value(kind, weights, num_rows=32, **where):
     """The sparsity of weights (B, H, N, N)."""
     q = torch.zeros(*weights.shape[:3], 4)
-    return AttentionSparsity(kind, num_rows)(Fixed(weights), q, q, **where)
+    return AttentionSparsity(kind, num_rows)(Fixed(weights), q, q, query_mask=where.get("key_mask"), **where)
 
 
 def trained(name, kind="entropy", num_rows=32, **options):

@@ -4,65 +4,53 @@ import subprocess
 import sys
 
 import pytest
-from families import VISION
 
 import hf_efficient
-from hf_efficient.models.auto import FAMILIES, PUBLIC_NAMES
+from hf_efficient.models.auto import FAMILIES
 
 REGISTERED = """
-from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoModelForImageClassification
-from transformers.models.auto.modeling_auto import MODEL_MAPPING
-for name in {families!r}:
-    config = AutoConfig.for_model(name)
-    assert type(config) in MODEL_MAPPING, name
+from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING
+from hf_efficient.models.auto import FAMILIES
+
+for name, family in FAMILIES.items():
+    config = type(AutoConfig.for_model(name))
+    assert config.__name__ == family.config
+    for auto, model in family.classes().items():
+        assert getattr(modeling_auto, auto)._model_mapping[config].__name__ == model
+    assert (config in IMAGE_PROCESSOR_MAPPING) == (family.processor is not None), name
+    assert (config in TOKENIZER_MAPPING) == (family.tokenizer is not None), name
 print("registered")
 """
-
-
-def run(code: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
     "first",
     [
         "import hf_efficient",
-        "import transformers; import hf_efficient",
-        "from transformers import AutoModel; import hf_efficient",
-        "import hf_efficient; from transformers import ViTModel",
-        "import hf_efficient; from transformers import AutoConfig",
-        "import hf_efficient; from transformers import LlamaForCausalLM",
-        "import hf_efficient; from transformers import Trainer",
-        "import hf_efficient; from transformers import pipeline",
-        "import hf_efficient; import transformers.modeling_layers",
-        "from hf_efficient import KerformerViTModel",
-        "import hf_efficient.models.kerformer_vit.modeling_kerformer_vit",
+        "from transformers import AutoModel, LlamaForCausalLM, pipeline; import hf_efficient",
         "import hf_efficient.models.kerformer_vit.configuration_kerformer_vit",
         "import hf_efficient.layers",
-        "import hf_efficient.attention, torch; from transformers import AutoImageProcessor",
     ],
 )
 def test_registered_whatever_comes_first(first):
-    result = run(first + REGISTERED.format(families=VISION))
+    result = subprocess.run([sys.executable, "-c", first + REGISTERED], capture_output=True, text=True)
     assert result.returncode == 0 and result.stdout == "registered\n", result.stderr
 
 
-def test_importing_the_package_does_not_import_torch():
-    result = run("import sys, hf_efficient; hf_efficient.__all__; print('torch' in sys.modules)")
-    assert result.stdout == "False\n", result.stderr
-
-
-def test_public_names():
-    for name in PUBLIC_NAMES:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_public_names(family):
+    for name in (FAMILIES[family].config, *FAMILIES[family].classes().values()):
+        assert name in hf_efficient.__all__ and name in hf_efficient.models.__all__
+        assert getattr(hf_efficient, name) is getattr(hf_efficient.models, name)
         assert getattr(hf_efficient, name).__name__ == name
-        assert name in dir(hf_efficient)
-    with pytest.raises(AttributeError, match="NoSuchModel"):
-        hf_efficient.NoSuchModel  # noqa: B018
 
 
-def test_subpackages_are_modules():
-    for name in ("attention", "layers", "models"):
-        assert getattr(hf_efficient, name).__name__ == f"hf_efficient.{name}"
+def test_all_names_exist():
+    for name in hf_efficient.__all__:
+        assert hasattr(hf_efficient, name), name
 
 
 def test_transformers_keeps_its_own_mobilevitv2():

@@ -44,7 +44,7 @@ class MemoryAttention(nn.Module):
         super().__init__()
         self.attention, self.lengths, self.compression, self.positions = attention, lengths, compression, positions
         self.num_heads, self.width = attention.num_heads, attention.num_heads * attention.head_dim
-        self.key_vectors = attention.key_width // attention.head_dim
+        self.key_vectors = self.num_heads * attention.key_dim // attention.head_dim
         self.qkv_proj = Projection((2 * self.num_heads + self.key_vectors) * attention.head_dim, attention.hidden_size)
         self.o_proj = Projection(attention.hidden_size, self.width)
 

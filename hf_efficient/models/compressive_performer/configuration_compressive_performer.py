@@ -137,7 +137,7 @@ class CompressivePerformerConfig(EfficientConfig):
             return "is not causal"
         if not mechanism.per_head:
             return "has no queries and keys that rotary positions could turn"
-        if self.has_memory and not mechanism.can_absorb:
+        if self.has_memory and mechanism.absorb is None:
             return "can't take memory, whose queries are not known: set memory_length=0, compressed_memory_length=0"
         return None
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...attention.base import State
+from ...linear.state import State
 
 
 class MemoryLengths(NamedTuple):

@@ -145,6 +145,6 @@ class HuggingGreenViTConfig(VisionTransformerConfig):
             return "needs the whole grid of patches: set routing to 'none'"
         if not mechanism.per_head and self.routing == "heads":
             return "has no heads to choose from: set routing to 'none' or 'tokens'"
-        if not mechanism.supports_weights and self.attention_sparsity != "none":
+        if not mechanism.has_weights() and self.attention_sparsity != "none":
             return "has no attention weights to make sparse: set attention_sparsity='none'"
         return super().misfit(name)

@@ -12,11 +12,18 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+<<<<<<<< HEAD:hf_efficient/models/compressive_performer/fast/reconstruction.py
 from ....attention.base import Attention
-from ....attention.feature_map import FeatureMap
-from ....attention.kernel import KernelAttention, no_query
-from ....attention.tile import TILE, Plan, Tile, tiles_of
+from ....attention.kernel_attention import KernelAttention, no_query
+from ....linear.features import FeatureMap
+from ....linear.scratch import TILE
+from ....linear.tile import Plan, Tile, tiles_of
 from .switch import is_on
+========
+from ...linear.features import FeatureMap
+from ...linear.scratch import TILE
+from ...linear.tile import Plan, Tile, tiles_of
+>>>>>>>> main:hf_efficient/models/compressive_performer/reconstruction.py
 
 
 def fast_reconstruction_loss(
@@ -26,7 +33,7 @@ def fast_reconstruction_loss(
     learning = any(x.requires_grad for x in (q, *before))  # of which it knows no gradient
     if not is_on() or learning or not isinstance(attention, KernelAttention):
         return None
-    if not attention.normalise or attention.uses_positions or attention.feature_map.needs_maximum:
+    if not attention.normalise or attention.prepares or attention.feature_map.needs_maximum:
         return None
     states = [attention.run(no_query(k), k, v, None, causal=False)[1]["S"] for k, v in (before, after)]
     return loss_of_states(q, *states, attention.feature_map, attention.eps)
