@@ -12,18 +12,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-<<<<<<<< HEAD:hf_efficient/models/compressive_performer/fast/reconstruction.py
 from ....attention.base import Attention
 from ....attention.kernel_attention import KernelAttention, no_query
 from ....linear.features import FeatureMap
 from ....linear.scratch import TILE
 from ....linear.tile import Plan, Tile, tiles_of
 from .switch import is_on
-========
-from ...linear.features import FeatureMap
-from ...linear.scratch import TILE
-from ...linear.tile import Plan, Tile, tiles_of
->>>>>>>> main:hf_efficient/models/compressive_performer/reconstruction.py
 
 
 def fast_reconstruction_loss(

@@ -5,17 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-<<<<<<<< HEAD:tests/models/compressive_performer/fast/test_reconstruction.py
 from hf_efficient.attention import build_attention
 from hf_efficient.models.compressive_performer.compression import look_at, reconstruction_loss
 from hf_efficient.models.compressive_performer.fast.reconstruction import fast_reconstruction_loss, loss_of_states
 from hf_efficient.models.compressive_performer.fast.switch import switched_off
-========
-from hf_efficient.attention import build_attention
-from hf_efficient.linear import scratch, tile
-from hf_efficient.models.compressive_performer import reconstruction
-from hf_efficient.models.compressive_performer.kernels import cross, reconstruction_loss
->>>>>>>> main:tests/models/compressive_performer/test_compressive_performer_reconstruction.py
 
 MECHANISMS = {
     "performer": {"num_features": 24},
@@ -57,13 +50,8 @@ def assert_same_loss(attention, q, before, after, expected, **tolerance):
 @pytest.mark.parametrize("elements", [2**20, 2**9], ids=["at once", "in chunks"])
 def test_loss_and_gradient_are_the_formulas(name, queries, elements, monkeypatch):
     torch.manual_seed(0)
-<<<<<<<< HEAD:tests/models/compressive_performer/fast/test_reconstruction.py
     for module in ("linear.tile", "models.compressive_performer.fast.reconstruction"):
         monkeypatch.setattr(f"hf_efficient.{module}.TILE", elements)
-========
-    for module in (tile, scratch, reconstruction):
-        monkeypatch.setattr(module, "TILE", elements)
->>>>>>>> main:tests/models/compressive_performer/test_compressive_performer_reconstruction.py
     attention = build(name, **MECHANISMS[name])
     slots = [(heads(n), heads(n)) for n in (12, 4)]
     q = heads(queries)
@@ -77,23 +65,15 @@ def test_loss_and_gradient_are_the_formulas(name, queries, elements, monkeypatch
 def test_mechanisms_without_a_short_way_compare_outputs(name):
     attention, q = build(name).double(), heads(6)
     (k, v), after = (heads(12), heads(12)), [heads(4), heads(4)]
-<<<<<<<< HEAD:tests/models/compressive_performer/fast/test_reconstruction.py
     assert fast_reconstruction_loss(attention, q, (k, v), after) is None
     expected = F.mse_loss(look_at(attention, q, *after), look_at(attention, q, k, v))
-========
-    expected = F.mse_loss(cross(attention, q, *after), cross(attention, q, k, v))
->>>>>>>> main:tests/models/compressive_performer/test_compressive_performer_reconstruction.py
     assert_close(reconstruction_loss(attention, q, (k, v), after), expected, atol=1e-9, rtol=1e-6)
 
 
 def test_queries_that_see_nothing_lose_nothing():
     attention = build("performer", features="relu")
     nothing = attention.initial_state(3, dtype=torch.float64)["S"].requires_grad_()
-<<<<<<<< HEAD:tests/models/compressive_performer/fast/test_reconstruction.py
     loss = loss_of_states(heads(5), torch.zeros_like(nothing), nothing, attention.feature_map, 0.0)
-========
-    loss = reconstruction.reconstruction_loss(heads(5), torch.zeros_like(nothing), nothing, attention.feature_map, 0.0)
->>>>>>>> main:tests/models/compressive_performer/test_compressive_performer_reconstruction.py
     loss.backward()
     assert loss == 0 and nothing.grad.isfinite().all()
 
