@@ -13,17 +13,8 @@ from ...layers.rotary import RotaryTable, rotate
 from .compression import Compression
 from .fast.projected_memory import known_projections, projections_after, projections_to_keep
 from .fast.projection import Projection, project_from, weights_version
-from .memory import (
-    Memory,
-    MemoryLengths,
-    Piece,
-    Schedule,
-    append,
-    filled_slots,
-    last,
-    move_on,
-    write_segment,
-)
+from .memory import Memory, MemoryLengths, append, filled_slots, last, move_on, write_segment
+from .schedule import Piece, Schedule
 
 
 class MemoryAttention(nn.Module):
@@ -147,8 +138,8 @@ class MemoryAttention(nn.Module):
         """
         in_place = not (self.training or torch.is_grad_enabled())
         memory = memory._replace(segment=write_segment(memory.segment, tokens, piece, schedule, in_place))
-        groups, state, losses = piece.full_rows(self.lengths), memory.state, []
-        for filled, rows in groups.items():
+        full, state, losses = piece.full_rows(self.lengths.segment), memory.state, []
+        for filled, rows in self.lengths.rows_alike(full, piece.seen).items():
             index = None if len(rows) == len(piece.seen) else torch.tensor(rows, device=tokens.device)  # None: all
             before, own = memory.select(index), projected if index is None else projected[index]
             after, old, new = self.move_segment(before, *filled)
@@ -159,7 +150,6 @@ class MemoryAttention(nn.Module):
                 loss = self.compression.auxiliary_loss(q, old, new, self)
                 losses += [] if loss is None else [(loss, len(rows))]
             memory = memory.with_rows(index, after)
-        full = [row for rows in groups.values() for row in rows]
         if 0 < len(full) < len(piece.seen) and self.attention.supports_recurrent:
             memory = memory._replace(state=self.renewed(state, memory, full, piece))
         return memory, losses

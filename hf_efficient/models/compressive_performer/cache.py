@@ -78,9 +78,7 @@ class CompressiveMemoryLayer(CacheLayerMixin):
         raise NotImplementedError("the model stores its memory by itself: there are no keys and values to begin with.")
 
     def update(self, key_states, value_states, *args, **kwargs):
-        raise NotImplementedError(
-            "a compressive memory belongs to a CompressivePerformer: it keeps no keys and values."
-        )
+        raise NotImplementedError("a memory belongs to a CompressivePerformer: it keeps no keys and values.")
 
 
 class CompressiveMemory(DynamicCache):

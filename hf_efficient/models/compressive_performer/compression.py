@@ -14,8 +14,6 @@ from ...attention.base import Attention
 from .fast.affine import affine
 from .fast.reconstruction import fast_reconstruction_loss
 
-KeysAndValues = tuple[Tensor, Tensor]
-
 
 class Compression(nn.Module):
     def __init__(self, hidden_size: int, rate: int):
@@ -56,9 +54,12 @@ class ConvCompression(Compression):
 
     def __init__(self, hidden_size: int, rate: int):
         super().__init__(hidden_size, rate)
-        self.weight = nn.Parameter(torch.empty(hidden_size, rate * hidden_size))
-        self.bias = nn.Parameter(torch.empty(hidden_size))
+        self.add_parameters()
         self.reset_parameters()
+
+    def add_parameters(self) -> None:
+        self.weight = nn.Parameter(torch.empty(self.hidden_size, self.rate * self.hidden_size))
+        self.bias = nn.Parameter(torch.empty(self.hidden_size))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -86,8 +87,8 @@ class _ReconstructionLoss(nn.Module):
         return reconstruction_loss(self.attention.attention, q, before, after)
 
 
-def reconstruction_loss(attention: Attention, q: Tensor, before: KeysAndValues, after: KeysAndValues) -> Tensor:
-    """The mean squared difference between what queries (B, H, N, D) see in some slots and in those after."""
+def reconstruction_loss(attention: Attention, q: Tensor, before: tuple, after: tuple) -> Tensor:
+    """The mean squared difference between what queries (B, H, N, D) see in (k, v) (B, H, n, D) before and after."""
     loss = fast_reconstruction_loss(attention, q, before, after)
     return F.mse_loss(look_at(attention, q, *after), look_at(attention, q, *before)) if loss is None else loss
 
@@ -106,19 +107,14 @@ def look_at(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 class AutoencoderCompression(ConvCompression):
     """The same with a decoder, a transposed convolution, and the mean squared error of what it gives back."""
 
-    def __init__(self, hidden_size: int, rate: int):
-        super().__init__(hidden_size, rate)
-        self.decoder_weight = nn.Parameter(torch.empty(rate * hidden_size, hidden_size))
-        self.decoder_bias = nn.Parameter(torch.empty(rate * hidden_size))
-        self.reset_decoder()
-
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        if hasattr(self, "decoder_weight"):
-            self.reset_decoder()
+    def add_parameters(self) -> None:
+        super().add_parameters()
+        self.decoder_weight = nn.Parameter(torch.empty(self.rate * self.hidden_size, self.hidden_size))
+        self.decoder_bias = nn.Parameter(torch.empty(self.rate * self.hidden_size))
 
     @torch.no_grad()
-    def reset_decoder(self) -> None:
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
         self.decoder_weight.copy_(torch.eye(self.hidden_size).repeat(self.rate, 1))
         self.decoder_bias.zero_()
 

@@ -8,7 +8,6 @@ forgotten. All start empty. How much is filled follows from the number of tokens
 counted: per row, real tokens only. Padding never enters, and rows of a batch may be at different places.
 """
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...linear.state import State
+from .schedule import Piece, Schedule
 
 
 class MemoryLengths(NamedTuple):
@@ -34,6 +34,14 @@ class MemoryLengths(NamedTuple):
     def compressed_after(self, seen: int) -> int:
         left = max(0, seen - self.open_after(seen) - self.recent)  # tokens that have left the recent memory
         return min(left // self.rate, self.compressed)
+
+    def rows_alike(self, rows: list[int], seen: list[int]) -> dict[tuple[int, int], list[int]]:
+        """Some rows, by how many compressed and recent slots each has filled after the tokens seen."""
+        groups = {}
+        for row in rows:
+            filled = self.compressed_after(seen[row]), self.recent_after(seen[row])
+            groups.setdefault(filled, []).append(row)
+        return groups
 
     def positions(self) -> Tensor:
         """Of [compressed; recent; segment], from the segment's start on; a compressed slot is at its centre."""
@@ -80,60 +88,6 @@ class Memory(NamedTuple):
             return others
         compressed, recent = (put_rows(*pair) for pair in zip(self[:2], (rows, rows), others[:2], strict=True))
         return Memory(compressed, recent, self.segment)
-
-
-class Piece(NamedTuple):
-    """Columns of a call in which no row passes the end of a segment, except with its last token there."""
-
-    columns: slice
-    seen: list[int]  # tokens of each row before it
-    real: list[int]  # tokens of each row in it
-    key_mask: Tensor | None  # (B, n), True = real token; None = all are
-
-    def full_rows(self, lengths: MemoryLengths) -> dict[tuple[int, int], list[int]]:
-        """The rows whose segment it completes, by how many compressed and recent slots they had filled."""
-        groups = {}
-        for row, (seen, n) in enumerate(zip(self.seen, self.real, strict=True)):
-            if n and not (seen + n) % lengths.segment:
-                filled = lengths.compressed_after(seen), lengths.recent_after(seen)
-                groups.setdefault(filled, []).append(row)
-        return groups
-
-
-class Schedule:
-    """How a call of N columns falls into pieces, the same in every layer.
-
-    Args:
-        seen: tokens of each row before the call.
-        length: N.
-        segment: T.
-        mask: (B, N), True = real token; None = all are.
-
-    Attributes:
-        pieces, after: the pieces, and the tokens of each row after them.
-        aligned: whether all rows are at the same place in their segments.
-        positions: where in its segment each column's token is: (N,), or (B, N) where rows differ.
-    """
-
-    def __init__(self, seen: list[int], length: int, segment: int, mask: Tensor | None = None):
-        self.segment, self.aligned = segment, mask is None and len({n % segment for n in seen}) == 1
-        start = torch.tensor(seen[:1] if self.aligned else seen).unsqueeze(1)  # (1 or B, 1)
-        if mask is None:
-            count = torch.arange(length + 1).expand(len(start), -1)
-        else:
-            mask = mask.cpu()
-            count = F.pad(mask.long().cumsum(1), (1, 0))  # (B, N + 1), real tokens before each column
-        ends = (count.diff() > 0) & ((start + count[:, 1:]) % segment == 0)  # columns that complete a segment
-        cuts = sorted({0, length, *(ends.any(0).nonzero().flatten() + 1).tolist()})
-        counts = count[:, cuts].diff().T.expand(-1, len(seen)).tolist()
-        positions = (start + count[:, 1:] - 1).clamp_min(0) % segment
-        self.positions = positions[0] if self.aligned else positions.expand(len(seen), -1)
-        self.pieces = []
-        for (a, b), real in zip(pairwise(cuts), counts, strict=True):
-            key_mask = None if mask is None or mask[:, a:b].all() else mask[:, a:b]
-            self.pieces.append(Piece(slice(a, b), seen, real, key_mask))
-            seen = [before + n for before, n in zip(seen, real, strict=True)]
-        self.after = seen
 
 
 def write_segment(buffer: Tensor, tokens: Tensor, piece: Piece, schedule: Schedule, in_place: bool) -> Tensor:

@@ -18,18 +18,13 @@ The ways a token can take; all give the same result, to rounding:
 | any of these, in `fast.switched_off()` | `run`                                                              |
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
-from transformers.conversion_mapping import register_checkpoint_conversion_mapping
-from transformers.core_model_loading import Transpose, WeightConverter
 from transformers.generation import GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
@@ -46,38 +41,10 @@ from .configuration_compressive_performer import CompressivePerformerConfig
 from .fast.decoding import decode, forget
 from .fast.projection import NarrowProjection, Projection
 from .fast.reading import can_read, read
-from .memory import Memory, MemoryLengths, Schedule
-
-# What a memory's contents depend on, beside the weights.
-MEMORY_FIELDS = (
-    *("hidden_size", "num_attention_heads", "attention", "attention_options", "segment_length", "memory_length"),
-    *("compressed_memory_length", "compression_rate", "compression"),
-)
-
-# Checkpoints of before this weight was stored (out, in); those of today pass unchanged.
-NARROW = "mlp.fc2.weight"
-register_checkpoint_conversion_mapping(
-    CompressivePerformerConfig.model_type,
-    [WeightConverter(NARROW, NARROW, [Transpose(check_dims=True)])],
-    overwrite=True,
-)
-
-
-@dataclass
-class CompressivePerformerOutput(BaseModelOutputWithPast):
-    """transformers' fields, and `memory` after the last token, and in training the compression's `auxiliary_loss`."""
-
-    auxiliary_loss: Tensor | None = None
-    memory: Cache | None = None
-
-
-@dataclass
-class CompressivePerformerLMOutput(CausalLMOutputWithPast):
-    """transformers' fields, and what `loss` is the sum of: `lm_loss` + weight · `auxiliary_loss` (training only)."""
-
-    lm_loss: Tensor | None = None
-    auxiliary_loss: Tensor | None = None
-    memory: Cache | None = None
+from .inputs import MEMORY_FIELDS, check_memory, check_rows, real_tokens
+from .memory import Memory, MemoryLengths
+from .outputs import CompressivePerformerLMOutput, CompressivePerformerOutput
+from .schedule import Schedule
 
 
 class CompressivePerformerMLP(nn.Module):
@@ -156,7 +123,7 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
         )
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
-        self.made_for = {name: getattr(config, name) for name in MEMORY_FIELDS}
+        self.made_for = {name: getattr(config, name) for name in MEMORY_FIELDS}  # every memory of it
         self.post_init()
 
     @merge_with_config_defaults
@@ -191,10 +158,10 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
         batch, length, _ = hidden_states.shape
         cache = self.cache_for(past_key_values, memory, hidden_states)
         if reset is not None:
-            self.check_rows("reset", reset.shape[0], batch)
+            check_rows("reset", reset.shape[0], batch)
             for kept in cache.layers:
                 kept.reset(reset)
-        mask = self.real_tokens(attention_mask, batch, length)
+        mask = real_tokens(attention_mask, batch, length)
         every_layer = bool(kwargs.get("output_hidden_states") or self.config.output_hidden_states)
         hidden_states, auxiliary_loss = self.run(hidden_states, cache, mask, last_tokens, every_layer)
         return CompressivePerformerOutput(
@@ -253,17 +220,6 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
             raise ValueError(f"input_ids of {tuple(inputs_embeds.shape[:2])} is empty: at least one token is needed.")
         return self.dropout(inputs_embeds)
 
-    def real_tokens(self, attention_mask: Tensor | None, batch: int, length: int) -> Tensor | None:
-        """(B, N) bool of this call's columns; None if all are real."""
-        if attention_mask is None:
-            return None
-        if attention_mask.dim() != 2 or attention_mask.shape[0] != batch or attention_mask.shape[1] < length:
-            raise ValueError(
-                f"attention_mask must be ({batch}, {length}) or reach further back, got {tuple(attention_mask.shape)}."
-            )
-        mask = attention_mask[:, attention_mask.shape[1] - length :].bool()
-        return None if mask.all() else mask
-
     def cache_for(self, past_key_values: Cache | None, memory: Cache | None, hidden_states: Tensor) -> Cache:
         """The cache that this call updates."""
         if past_key_values is not None and memory is not None:
@@ -271,34 +227,8 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
         given, name = (memory, "memory") if past_key_values is None else (past_key_values, "past_key_values")
         if given is None:
             return CompressiveMemory(self.config)
-        self.check_memory(name, given, hidden_states)
+        check_memory(name, given, self.made_for, len(self.layers), hidden_states)
         return CompressiveMemory.copy_of(given, self.config) if past_key_values is None else given
-
-    def check_memory(self, name: str, given: Cache, hidden_states: Tensor) -> None:
-        layers = getattr(given, "layers", [])
-        if not all(hasattr(layer, "made_for") for layer in layers):
-            raise ValueError(
-                f"{name} is no memory of a CompressivePerformer: pass what a call returned as `memory` or "
-                "`past_key_values`, or DynamicCache(config=model.config)."
-            )
-        if len(layers) != len(self.layers):
-            raise ValueError(f"{name} has {len(layers)} layers, not num_hidden_layers={len(self.layers)}.")
-        first = layers[0]
-        if first.memory is None:
-            return
-        for field, value in first.made_for.items() if first.made_for is not self.made_for else ():
-            if value != self.made_for[field]:
-                raise ValueError(f"{name} was made with {field}={value!r}, the model has {self.made_for[field]!r}.")
-        self.check_rows(name, len(first.seen), hidden_states.shape[0])
-        kept, width, dtype = first.memory.segment, hidden_states.shape[2], hidden_states.dtype
-        if kept.shape[2] != width:
-            raise ValueError(f"{name} is {kept.shape[2]} wide, but the model has hidden_size={width}.")
-        if kept.dtype != dtype and not torch.is_autocast_enabled(hidden_states.device.type):
-            raise ValueError(f"{name} holds {kept.dtype}, but the model computes in {dtype}.")
-
-    def check_rows(self, name: str, rows: int, batch: int) -> None:
-        if rows != batch:
-            raise ValueError(f"{name} is of batch size {rows}, but input_ids has {batch} rows.")
 
 
 class CompressivePerformerForCausalLM(CompressivePerformerPreTrainedModel, GenerationMixin):

@@ -8,7 +8,7 @@ from compressive_performer_cases import ARMS, MECHANISMS, SHAPES, make, text
 from compressive_performer_reference import Reference
 from torch.testing import assert_close
 
-from hf_efficient.layers import affine
+from hf_efficient.models.compressive_performer.fast import affine
 
 EVERY = {**ARMS, **SHAPES, **MECHANISMS}
 LEARNED = {
@@ -82,7 +82,7 @@ def test_keys_and_values_learn_from_memory(fields):
     assert slots.compressed.shape[1] and slots.recent.shape[1] and not slots.recent.requires_grad
     attention = model.model.layers[0].memory_attention
     for first in (16, 32):  # k, v
-        state, _ = attention.recall(slots, [24, 24], attention.positions.on(torch.device("cpu"), torch.float64))
+        state = attention.recall(slots, [24, 24]).state
         grad = torch.autograd.grad(sum(x.double().square().sum() for x in state.values()), attention.qkv_proj.weight)[
             0
         ]

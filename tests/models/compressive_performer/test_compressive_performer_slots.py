@@ -10,13 +10,13 @@ from hf_efficient.models.compressive_performer.fast.reading import needed_depths
 from hf_efficient.models.compressive_performer.memory import (
     Memory,
     MemoryLengths,
-    Schedule,
     append,
     filled_slots,
     move_on,
     put_rows,
     write_segment,
 )
+from hf_efficient.models.compressive_performer.schedule import Schedule
 
 LENGTHS = [
     MemoryLengths(8, 8, 6, 2),
@@ -53,6 +53,11 @@ def test_what_is_filled_follows_from_the_tokens_seen(lengths):
         assert not compressed or len(recent) == lengths.recent, "so positions have no gap"
 
 
+def test_rows_are_sorted_by_what_they_have_filled():
+    lengths = MemoryLengths(4, 4, 3, 2)
+    assert lengths.rows_alike([0, 1, 3, 4], [3, 11, 100, 2, 9]) == {(0, 0): [0, 3], (2, 4): [1, 4]}
+
+
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_positions_are_where_the_tokens_were(lengths):
     positions = lengths.positions()
@@ -80,7 +85,7 @@ MASKS = {
 @pytest.mark.parametrize("mask", MASKS)
 def test_no_piece_passes_the_end_of_a_segment(mask, seen):
     mask, T = MASKS[mask], 5
-    schedule, lengths = Schedule(seen, 22, T, mask), MemoryLengths(T, 10, 4, 5)
+    schedule = Schedule(seen, 22, T, mask)
     real = torch.ones(3, 22, dtype=torch.bool) if mask is None else mask
     assert [c for piece in schedule.pieces for c in range(piece.columns.start, piece.columns.stop)] == list(range(22))
     counts = list(seen)
@@ -93,11 +98,7 @@ def test_no_piece_passes_the_end_of_a_segment(mask, seen):
             assert n <= T - counts[row] % T
             counts[row] += n
         full = [row for row, n in enumerate(piece.real) if n and counts[row] % T == 0]
-        groups = piece.full_rows(lengths)
-        assert sorted(row for rows in groups.values() for row in rows) == full
-        for filled, rows in groups.items():
-            for row in rows:
-                assert filled == (lengths.compressed_after(piece.seen[row]), lengths.recent_after(piece.seen[row]))
+        assert piece.full_rows(T) == full
     assert schedule.after == counts
     for row in range(3):
         expected = [(seen[row] + i) % T for i in range(int(real[row].sum()))]

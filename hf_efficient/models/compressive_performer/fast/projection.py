@@ -10,11 +10,19 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import Transpose, WeightConverter
 from transformers.pytorch_utils import Conv1D
 
 from ....attention.bypass import can_bypass
 from .affine import affine
 from .switch import is_on
+
+# Checkpoints of before `fc2` was stored (out, in); those of today pass unchanged.
+NARROW = "mlp.fc2.weight"
+register_checkpoint_conversion_mapping(
+    "compressive_performer", [WeightConverter(NARROW, NARROW, [Transpose(check_dims=True)])], overwrite=True
+)
 
 
 class Projection(Conv1D):

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from ..memory import Memory, MemoryLengths, Schedule
+from ..memory import Memory, MemoryLengths
+from ..schedule import Schedule
 from .switch import is_on
 
 
