@@ -25,8 +25,8 @@ from train_image_classifier import build_trainer
 from transformers import TrainerCallback
 
 from hf_efficient.data.image_batches import ImageBatches
-from hf_efficient.training.arguments import load_run
 from hf_efficient.training.energy_callback import EnergyCallback
+from hf_efficient.training.run import load_run
 from hf_efficient.training.trainer import EfficientTrainer
 
 DESCRIPTION = """

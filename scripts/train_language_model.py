@@ -22,13 +22,13 @@ from hf_efficient.data.text_streams import (
     load_language_data,
 )
 from hf_efficient.model_card import write_card
-from hf_efficient.training.arguments import Run, load_run
+from hf_efficient.training.build_model import build_model
 from hf_efficient.training.checkpoints import replace_file
 from hf_efficient.training.errors import RunError
 from hf_efficient.training.history import COSTS
 from hf_efficient.training.launch import finite, script, train_and_report
 from hf_efficient.training.memory_trainer import MemoryTrainer
-from hf_efficient.training.model_section import build_model
+from hf_efficient.training.run import Run, load_run
 
 DEFAULTS = {"training": {"metric_for_best_model": "bits_per_byte"}}
 PROMPT, CONTINUATION = 256, 256  # tokens of the sample that is printed

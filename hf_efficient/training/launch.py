@@ -19,10 +19,10 @@ import hf_efficient
 
 from ..hub import HubError
 from ..model_card import write_card
-from .arguments import Run
 from .checkpoints import list_checkpoints, replace_file
 from .errors import RunError, TrainingError
 from .history import COSTS
+from .run import Run
 from .trainer import EfficientTrainer
 
 # What may be another when a run goes on: it changes neither what is computed nor what is reported of it.

@@ -17,9 +17,9 @@ from train_image_classifier import build_trainer, main, pixel_statistics
 from transformers import pipeline
 
 from hf_efficient.data.image_sets import load_images
-from hf_efficient.training.arguments import load_run
 from hf_efficient.training.checkpoints import list_checkpoints
 from hf_efficient.training.errors import RunError
+from hf_efficient.training.run import load_run
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "train_image_classifier.py"

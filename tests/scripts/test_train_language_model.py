@@ -9,8 +9,8 @@ import yaml
 from transformers import pipeline
 
 from hf_efficient.data.text_streams import TextOptions
-from hf_efficient.training.arguments import load_run
 from hf_efficient.training.errors import RunError
+from hf_efficient.training.run import load_run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 OURS = {

@@ -11,8 +11,8 @@ import torch
 import yaml
 
 from hf_efficient.data.image_sets import ImageSet, ImageSplits
-from hf_efficient.training.arguments import load_run
 from hf_efficient.training.errors import RunError
+from hf_efficient.training.run import load_run
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))

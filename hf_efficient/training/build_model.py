@@ -1,7 +1,8 @@
-"""The section `model` of a run: {model_type: ..., fields of its config}, or {pretrained: ..., fields to override}.
+"""Builds the model that the section `model` of a run asks for.
 
-Any model of transformers works, ours included. Keys that its config does not have are refused here, since
-transformers' own configs take anything.
+The section is {model_type: ..., fields of its config}, or {pretrained: ..., fields to override}. Any model of
+transformers works, ours included. Keys that its config does not have are refused here, since transformers' own
+configs take anything.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 import hf_efficient  # noqa: F401  registers our models
 
 from .errors import RunError
-from .sections import Key, check_keys, explanations, suggestion
+from .run_keys import Key, check_keys, explanations, suggestion
 
 OWN_KEYS = {
     "model_type": Key("model_type", help="the family: hugginggreen_vit, kerformer_vit, ..., or any of transformers'"),
