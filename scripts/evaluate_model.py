@@ -24,7 +24,8 @@ from transformers import (
 )
 
 import hf_efficient
-from hf_efficient.data.image_batches import ImageBatches, take_batch
+from hf_efficient.data.collators import take_batch
+from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_sets import ImageSet, load_images
 from hf_efficient.data.text_streams import TextOptions, load_language_data
 from hf_efficient.training.arguments import EfficientTrainingArguments

@@ -13,7 +13,8 @@ from transformers import AutoModel, AutoModelForMaskedImageModeling
 
 from hf_efficient import image_processor_for
 from hf_efficient.data.augmentation import Augmentation
-from hf_efficient.data.image_batches import ImageBatches, take_batch
+from hf_efficient.data.collators import take_batch
+from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_sets import ImageSplits, load_images
 from hf_efficient.training.build_model import build_model
 from hf_efficient.training.errors import RunError

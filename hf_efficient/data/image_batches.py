@@ -165,13 +165,3 @@ class ImageBatches(Dataset):
 
     def _normalise(self, images: Tensor) -> Tensor:
         return images.to(torch.float32).mul_(self.scale).add_(self.shift)
-
-
-def take_batch(batch: dict) -> dict:
-    """The collator for `ImageBatches`: what it gets is a batch already."""
-    if not isinstance(batch, dict):
-        raise TypeError(
-            "take_batch must get a batch as ImageBatches makes it, a dict. A Trainer takes it apart unless its "
-            "arguments say remove_unused_columns=False."
-        )
-    return batch

@@ -23,10 +23,10 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from tqdm import tqdm
 
+from .folders import CACHE_FOLDER, cache_folder
 from .image_sources import ROWS_AT_A_TIME, Row, Source
 from .images import to_rgb
 
-CACHE_FOLDER = "HF_EFFICIENT_CACHE"
 VERSION = 1  # of the files' layout and of what decoding does
 
 
@@ -43,13 +43,6 @@ class SizesDiffer(ValueError):
 
 class CorruptRow(ValueError):
     """A row that is no image with a label."""
-
-
-def cache_folder() -> Path:
-    """HF_EFFICIENT_CACHE, or hf_efficient in HF_HOME, or else in ~/.cache"""
-    if CACHE_FOLDER in os.environ:
-        return Path(os.environ[CACHE_FOLDER]).expanduser()
-    return Path(os.environ.get("HF_HOME", "~/.cache")).expanduser() / "hf_efficient"
 
 
 def decode_once(

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .folders import DATA_FOLDER
 from .image_cache import decode_once
 from .image_sources import EVALUATION_NAMES, Source, TableSource, find_splits, hub_splits
-from .text import DATA_FOLDER
 
 FOLDERS = {"cifar10": "cifar10", "cifar100": "cifar100", "tiny-imagenet": "tiny_imagenet", "mnist": "mnist"}
 REPOSITORIES = {

@@ -11,12 +11,13 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from .folders import DATA_FOLDER
+
 LEVELS = ("byte", "bpe", "word")
 PRESETS = ("paper", "standard")
 PAPER_BYTES = {"byte": 95_000_000, "bpe": 50_000_000, "word": 25_000_000}
 STANDARD_BYTES = 100_000_000
 SHARES = {"byte": (90, 5, 5), "bpe": (90, 5, 5), "word": (80, 10, 10)}
-DATA_FOLDER = "HF_EFFICIENT_DATA"
 HUB_ENWIK8 = "LTCB/enwik8"
 
 

@@ -30,7 +30,7 @@ from tokenizers import decoders
 from torch.utils.data import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from .image_cache import cache_folder
+from .folders import cache_folder
 from .text import character_start, decode, load_text, split_text
 from .tokenization import build_tokenizer, byte_alphabet, pieces
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import Sampler, SequentialSampler
 
-from ..data.image_batches import take_batch
+from ..data.collators import take_batch
 from ..data.text_streams import IGNORED, Segments
 from ..models.compressive_performer.cache import CompressiveMemory
 from .metrics.language_model import LanguageModelScores

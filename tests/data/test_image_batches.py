@@ -10,9 +10,10 @@ from transformers import Trainer, TrainingArguments
 
 from hf_efficient.data.augmentation import Augmentation
 from hf_efficient.data.balanced_sampler import BalancedSampler
-from hf_efficient.data.image_batches import ImageBatches, take_batch
+from hf_efficient.data.collators import take_batch
+from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_sets import ImageSet
-from hf_efficient.data.soft_labels import soft_cross_entropy
+from hf_efficient.training.losses import soft_cross_entropy
 
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 NORMAL = {"mean": MEAN, "std": STD}

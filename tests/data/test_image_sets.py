@@ -15,9 +15,9 @@ import torch
 from PIL import Image
 
 from hf_efficient.data import image_cache
-from hf_efficient.data.image_cache import CACHE_FOLDER, CorruptRow
+from hf_efficient.data.folders import CACHE_FOLDER, DATA_FOLDER, cache_folder
+from hf_efficient.data.image_cache import CorruptRow
 from hf_efficient.data.image_sets import ImageSet, hold_out, load_images, rank_in_class
-from hf_efficient.data.text import DATA_FOLDER
 
 SHARED = Path(os.environ.get(DATA_FOLDER, Path(__file__).parents[3] / "shared" / "data"))
 CLASSES = ["cat", "dog"]
@@ -391,12 +391,12 @@ def test_two_processes_at_once(tmp_path, cache):
 
 
 def test_where_the_cache_is(monkeypatch, tmp_path):
-    assert image_cache.cache_folder() == Path(os.environ[CACHE_FOLDER])
+    assert cache_folder() == Path(os.environ[CACHE_FOLDER])
     monkeypatch.delenv(CACHE_FOLDER)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    assert image_cache.cache_folder() == tmp_path / "hf_efficient"
+    assert cache_folder() == tmp_path / "hf_efficient"
     monkeypatch.delenv("HF_HOME")
-    assert image_cache.cache_folder() == Path.home() / ".cache" / "hf_efficient"
+    assert cache_folder() == Path.home() / ".cache" / "hf_efficient"
 
 
 @pytest.mark.skipif(not (SHARED / "tiny_imagenet").is_dir(), reason="../shared/data/tiny_imagenet is not here")

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_efficient.data.text import DATA_FOLDER, decode, load_text, split_text, strip_tags
+from hf_efficient.data.folders import DATA_FOLDER
+from hf_efficient.data.text import decode, load_text, split_text, strip_tags
 
 TEXT = "\n".join(f"Line {i}: ein Käse, čtyři <b>koně</b>." for i in range(200)).encode()
 SHARED = Path(__file__).parents[3] / "shared" / "data"
