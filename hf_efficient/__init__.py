@@ -7,6 +7,7 @@ before something needs them.
 
 import importlib
 
+from . import import_warnings  # noqa: F401  before transformers' models
 from .deferred import after_import
 from .models import auto
 

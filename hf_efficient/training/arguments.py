@@ -28,6 +28,7 @@ class EfficientTrainingArguments(TrainingArguments):
         load_best_model_at_end: by default if there is evaluation
         greater_is_better: by default it follows from the metric's name
         use_cpu: by default if there is no GPU
+        verbose: print every log, not only evaluations and epochs
         disable_tqdm: plain lines instead of a progress bar; by default where there is no terminal
     """
 
@@ -51,6 +52,7 @@ class EfficientTrainingArguments(TrainingArguments):
     early_stopping_threshold: float = field(default=0.0)
     whole_batches: bool = field(default=True)
     resume: bool = field(default=True)
+    verbose: bool = field(default=False)
 
     def __post_init__(self):
         if not 0 <= self.ema_decay < 1:

@@ -22,14 +22,15 @@ from ..model_card import write_card
 from .checkpoints import list_checkpoints, replace_file
 from .errors import RunError, TrainingError
 from .history import COSTS
+from .progress import header
 from .run import Run
 from .trainer import EfficientTrainer
 
 # What may be another when a run goes on: it changes neither what is computed nor what is reported of it.
 HARMLESS = {
-    *("output_dir", "resume", "run_name", "report_to", "disable_tqdm", "log_level", "save_total_limit"),
+    *("output_dir", "resume", "run_name", "report_to", "disable_tqdm", "verbose", "log_level"),
     *("num_train_epochs", "max_steps", "load_best_model_at_end", "push_to_hub", "hub_model_id", "hub_strategy"),
-    *("hub_always_push", "hub_revision"),
+    *("hub_always_push", "hub_revision", "save_total_limit"),
     *("hub_private_repo", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
     *("dataloader_persistent_workers", "early_stopping_patience", "project"),
 }
@@ -58,6 +59,8 @@ def train_and_report(trainer: EfficientTrainer, run: Run, unit: str = "image", i
         what results.json holds.
     """
     claim_folder(run, trainer.is_world_process_zero())
+    if trainer.is_world_process_zero():
+        print(header(trainer, run.dataset.get("name", "")) + "\n", flush=True)
     trainer.wait()
     energy = attach_energy(trainer, run, unit, items_per_sample)
     trainer.train(resume_from_checkpoint=run.training.resume)

@@ -27,6 +27,7 @@ RENAMED = {
     "group_by_length": "train_sampling_strategy: group_by_length",
     "overwrite_output_dir": "another output_dir: a run goes on where its folder stands",
 }
+NO_VALUE = object()  # of `--flag`, which means true where true or false is asked for
 
 
 @dataclass
@@ -111,7 +112,7 @@ def merge(first: dict[str, dict], second: dict[str, dict]) -> dict[str, dict]:
 
 
 def pairs(words: Sequence[str]) -> list[tuple[str, Any]]:
-    """[--key, value, --key=value] -> [(key, value)]"""
+    """[--key, value, --key=value, --flag] -> [(key, value), (key, value), (flag, NO_VALUE)]"""
     found, words = [], list(words)
     while words:
         word = words.pop(0)
@@ -119,10 +120,8 @@ def pairs(words: Sequence[str]) -> list[tuple[str, Any]]:
             raise RunError(f"{word!r} was not expected: overrides are --key value.")
         key, equals, text = word[2:].partition("=")
         if not equals:
-            if not words:
-                raise RunError(f"--{key} has no value.")
-            text = words.pop(0)
-        found.append((key.replace("-", "_"), read_yaml(text, f"--{key}")))
+            text = words.pop(0) if words and not words[0].startswith("--") else None
+        found.append((key.replace("-", "_"), NO_VALUE if text is None else read_yaml(text, f"--{key}")))
     return found
 
 
@@ -130,12 +129,16 @@ def override(given: dict[str, dict], key: str, value: Any, sections: dict[str, C
     """Sets what one `--key value` says."""
     first, *inner = key.split(".")
     if first == "dataset" and not inner:
-        given["dataset"]["name"] = value
-        return
-    if first in given and inner:
+        section, first = "dataset", "name"
+    elif first in given and inner:
         section, first, inner = first, inner[0], inner[1:]
     else:
         section = home_of(first, given, sections)
+    if value is NO_VALUE:
+        known = keys_in(section, given, sections).get(first)
+        if inner or known is None or not (known.type is bool or isinstance(known.default, bool)):
+            raise RunError(f"--{key} has no value.")
+        value = True
     if not inner:
         given[section][first] = value
         return

@@ -12,7 +12,7 @@ from .run_keys import REQUIRED, Key
 USAGE = """script.py run.yaml [--key value ...]
 
 A bare key goes to the one section that has it, `--section.key value` where two have it, and `--key.inner value` into
-a mapping. Values are read as YAML: 1e-3, true, null, [1, 2]. Unknown keys are refused."""
+a mapping. Values are read as YAML: 1e-3, true, null, [1, 2]; `--key` alone means true. Unknown keys are refused."""
 # What most runs set, in this order; the other fields of TrainingArguments work too.
 USUAL = (
     *("output_dir", "num_train_epochs", "max_steps", "per_device_train_batch_size", "per_device_eval_batch_size"),
@@ -20,7 +20,8 @@ USUAL = (
     *("lr_scheduler_kwargs", "optim", "max_grad_norm", "ema_decay", "early_stopping_patience"),
     *("early_stopping_threshold", "eval_strategy", "eval_steps", "logging_steps", "save_strategy", "save_steps"),
     *("save_total_limit", "metric_for_best_model", "greater_is_better", "load_best_model_at_end", "resume", "seed"),
-    *("whole_batches", "dataloader_num_workers", "bf16", "torch_compile", "gradient_checkpointing", "report_to"),
+    *("whole_batches", "dataloader_num_workers", "bf16", "torch_compile", "gradient_checkpointing", "verbose"),
+    "report_to",
 )
 
 

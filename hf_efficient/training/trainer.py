@@ -28,11 +28,12 @@ from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import has_length
 
 from . import checkpoints
-from .callbacks import AverageCallback, BarCallback, LineCallback, StopSignal, without_bars
+from .callbacks import AverageCallback, StopSignal, without_bars
 from .ema import MovingAverage
 from .errors import CheckpointError, NonFiniteError, RunError
 from .history import HistoryCallback, draw_curves
 from .hub_mixin import HubMixin
+from .progress import ProgressBar, ProgressLines
 
 TERMINATED = 128 + 15  # what a shell calls the exit by SIGTERM
 
@@ -55,10 +56,10 @@ class EfficientTrainer(HubMixin, Trainer):
         patience = self.args.early_stopping_patience
         if patience is not None:
             self.add_callback(EarlyStoppingCallback(patience, self.args.early_stopping_threshold))
-        for callback in (HistoryCallback(), LineCallback() if self.args.disable_tqdm else BarCallback()):
+        for callback in (HistoryCallback(), ProgressLines(self.args.verbose), self.stop_signal, self.loop):
             self.add_callback(callback)
-        self.add_callback(self.stop_signal)
-        self.add_callback(self.loop)
+        if not self.args.disable_tqdm:
+            self.add_callback(ProgressBar())
 
     # ---- what a subclass adds ----
 
@@ -89,7 +90,7 @@ class EfficientTrainer(HubMixin, Trainer):
                 return super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
         finally:
             for callback in self.callback_handler.callbacks:
-                if isinstance(callback, BarCallback):
+                if isinstance(callback, ProgressBar):
                     callback.close()
             if self.is_world_process_zero() and self.state.log_history:
                 draw_curves(self.state.log_history, Path(self.args.output_dir) / "curves.png")
