@@ -79,7 +79,7 @@ class ProgressLines(TrainerCallback):
             self.last_log = state.global_step
         if self.verbose:
             self.write(describe_log(logs, state))
-        elif time.monotonic() - self.spoke > LONGEST_SILENCE:
+        elif "loss" in logs and time.monotonic() - self.spoke > LONGEST_SILENCE:
             self.write(self.line(args, state))
 
     def on_evaluate(self, args, state, control, metrics=None, **kwargs):
@@ -145,6 +145,12 @@ def describe_log(logs: dict, state) -> str:
     shown = [_shown(name, value) for name, value in values.items() if name not in ("step", "epoch")]
     head = [f"step {state.global_step}/{state.max_steps}", f"epoch {state.epoch or 0:.2f}"]
     return "  ".join(head + shown) if shown else ""
+
+
+def quote(text: str, most_lines: int = 5) -> str:
+    """The first lines of a text that are not empty, marked as somebody else's words."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "\n".join(f"  | {line}" for line in lines[:most_lines])
 
 
 class ProgressBar(ProgressCallback):

@@ -145,7 +145,7 @@ def test_what_is_wrong_is_one_line(config):
 
 def kill_at(step, number, *words):
     """Starts the script and sends it a signal as soon as it reports a step."""
-    process = start(*words)
+    process = start(*words, "--verbose")
     for line in process.stdout:
         if line.startswith(f"step {step}/"):
             process.send_signal(number)

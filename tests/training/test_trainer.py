@@ -188,21 +188,6 @@ def test_curves_are_drawn_even_if_training_fails(tmp_path, monkeypatch):
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_a_terminal_there_are_plain_lines(tmp_path, capsys):
-    make_trainer(tmp_path, max_steps=4, eval_steps=4).train()
-    captured = capsys.readouterr()
-    assert "\r" not in captured.out + captured.err
-    lines = captured.out.splitlines()
-    assert lines[0].startswith("step 2/4  epoch 0.40  loss ")
-    assert lines[2].startswith("step 4/4  epoch 0.80  eval_loss ") and len(lines) == 3
-
-
-def test_on_a_terminal_there_is_a_bar(tmp_path, capsys):
-    make_trainer(tmp_path, max_steps=4, eval_steps=4, disable_tqdm=False).train()
-    captured = capsys.readouterr()
-    assert "4/4" in captured.err and "step 2/4  epoch 0.40  loss " in captured.out
-
-
 # Epochs
 
 
