@@ -29,8 +29,9 @@ MAY_IMPORT = {
     "energy": set(),
     "visualization": set(),
     "deferred": set(),
+    "import_warnings": set(),
     **{room: LEFT | RIGHT | {"__init__"} for room in RIGHT},
-    "__init__": LEFT | RIGHT | {"deferred"},
+    "__init__": LEFT | RIGHT | {"deferred", "import_warnings"},
 }
 
 # Copied beside the weights, so it must run where only transformers, and what comes with it, is installed.
