@@ -67,7 +67,7 @@ class Augmentation:
             if getattr(self, name) > largest:
                 raise ValueError(f"{name}={getattr(self, name)} must be at most {largest}.")
         if self.label_smoothing >= 1:
-            raise ValueError(f"label_smoothing={self.label_smoothing} must be below 1: no label would be left.")
+            raise ValueError(f"label_smoothing={self.label_smoothing} must be below 1: the label would be lost.")
 
     @property
     def mixes(self) -> bool:

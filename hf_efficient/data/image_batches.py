@@ -79,7 +79,7 @@ class ImageBatches(Dataset):
             raise ValueError(f"mosaic=True is for task='detection', not for {self.task!r}.")
         for task, names in (("detection", NOT_FOR_BOXES), ("pixels", NOT_FOR_PIXELS)):
             if self.task == task and (wrong := [name for name in names if getattr(self.augmentation, name)]):
-                raise ValueError(f"augmentation: task={task!r} goes without {', '.join(wrong)}.")
+                raise ValueError(f"augmentation: {', '.join(wrong)} can't be used with task={task!r}.")
 
     @property
     def num_classes(self) -> int:
@@ -101,7 +101,7 @@ class ImageBatches(Dataset):
     def __getitems__(self, indices: Sequence[int]) -> dict:
         rows = torch.as_tensor(indices, dtype=torch.int64)
         if not len(rows):
-            raise ValueError("indices is empty: a batch needs an image.")
+            raise ValueError("indices is empty: a batch needs at least one image.")
         if self.task == "detection":
             return self._detection_batch(rows)
         pixel_values = self._finished(rows)

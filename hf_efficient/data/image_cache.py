@@ -77,12 +77,12 @@ def _cached(source: Source, class_names: list[str], size: tuple[int, int] | None
                     found = _read(place)
         except OSError as error:
             raise OSError(
-                f"no room for decoded images in {place.parent}: {error}. Set {CACHE_FOLDER} to a folder that has some."
+                f"decoded images can't be stored in {place.parent}: {error}. Set {CACHE_FOLDER} to another folder."
             ) from error
     if isinstance(found, str):
         raise SizesDiffer(found)
     if found.skipped and not skip_corrupt:
-        raise CorruptRow(f"{found.skipped[0]}. {_more(found.skipped)}Leave such out with skip_corrupt.")
+        raise CorruptRow(f"{found.skipped[0]}. {_more(found.skipped)}skip_corrupt=True leaves them out.")
     return found
 
 
@@ -135,13 +135,13 @@ def _decode_into(folder: Path, source: Source, class_names: list[str], size, ski
             if pixels.shape != first[1]:
                 raise SizesDiffer(
                     f"{first[0]} is {first[1][1]}x{first[1][0]} pixels and {row.where} is "
-                    f"{pixels.shape[1]}x{pixels.shape[0]}: images of different sizes need image_size."
+                    f"{pixels.shape[1]}x{pixels.shape[0]}: set image_size to resize them all."
                 )
             file.write(pixels.transpose(2, 0, 1).tobytes())  # plain writes, since a full disk kills who maps it
             labels.append(label)
             boxes.append(box)
     if not labels:
-        raise ValueError(f"{source.name} holds no image. {skipped[0] if skipped else ''}")
+        raise ValueError(f"{source.name} has no images. {skipped[0] if skipped else ''}")
     height, width, channels = first[1]
     has_boxes = bool(np.isfinite(boxes).any())
     np.save(folder / "labels.npy", np.array(labels, np.int64))
@@ -173,7 +173,7 @@ def _decode_rows(source: Source, numbers: dict[str, int], size) -> Iterator[tupl
 def _decode(row: Row, numbers: dict[str, int], size: tuple[int, int] | None) -> tuple[np.ndarray, int, list[float]]:
     label = numbers.get(row.label) if isinstance(row.label, str) else row.label
     if label is None or not 0 <= label < len(numbers):
-        raise ValueError(f"label {row.label!r} is none of the {len(numbers)} classes")
+        raise ValueError(f"label {row.label!r} is not one of the {len(numbers)} classes")
     with _open(row) as opened:
         image = to_rgb(ImageOps.exif_transpose(opened))
     box = _relative_box(row.bbox, *image.size)

@@ -13,12 +13,12 @@ def to_rgb(image: Image.Image) -> Image.Image:
     dropped. An image without pixels is an error: processors make a picture, and models a label, of it.
     """
     if 0 in image.size:
-        raise ValueError(f"the image is {image.size[0]}x{image.size[1]} pixels: there is nothing to see in it.")
+        raise ValueError(f"the image is {image.size[0]}x{image.size[1]} pixels: it is empty.")
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image).astype(np.uint32) // 257).astype(np.uint8)).convert("RGB")
     if image.mode not in CONVERTIBLE:
         raise ValueError(
-            f"an image of mode {image.mode!r} has no fixed range of values: scale it to 0 to 255 and make it 'L' "
-            f"or 'RGB' first. Modes that are understood: {', '.join(CONVERTIBLE)}, I;16."
+            f"images of mode {image.mode!r} have no fixed range of values: scale them to 0-255 and convert them to "
+            f"'L' or 'RGB' first. Modes that work: {', '.join(CONVERTIBLE)}, I;16."
         )
     return image.convert("RGB")

@@ -204,7 +204,7 @@ class Segments(Dataset):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1.")
         if len(text.tokens) < 2:
-            raise ValueError(f"a text of {len(text.tokens)} tokens has none that could be predicted.")
+            raise ValueError(f"a text of {len(text.tokens)} tokens is too short: there is no token to predict.")
         self.text, self.segment_length, self.streams = text, segment_length, streams
         self.rounds = 0  # segments per stream
 
@@ -264,7 +264,7 @@ class TextStreams(Segments):
             if not each:
                 raise ValueError(
                     f"a text of {len(text.tokens)} tokens is too short for {streams} streams of segments of "
-                    f"{segment_length}: take smaller batches (streams = batch x processes x accumulation) or segments."
+                    f"{segment_length}: use smaller batches (streams = batch x processes x accumulation) or segments."
                 )
         order = np.arange(streams)
         self.first, self.count = order * each + np.minimum(order, more), each + (order < more)

@@ -122,7 +122,7 @@ def compare(
     for values in (a, b):
         _check(list(values.values()))
     if ratio and min(*a.values(), *b.values()) <= 0:
-        raise ValueError(f"a ratio of {names[1]} to {names[0]} needs values above 0.")
+        raise ValueError(f"the ratio of {names[1]} to {names[0]} needs values above 0.")
     seeds = sorted(a.keys() & b.keys())
     if len(seeds) == len(a) == len(b):
         result = _compare_paired([a[seed] for seed in seeds], [b[seed] for seed in seeds], ratio)

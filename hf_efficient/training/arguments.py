@@ -56,7 +56,7 @@ class EfficientTrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"ema_decay={self.ema_decay} must lie in [0, 1); 0.999 is usual, 0 is off.")
+            raise ValueError(f"ema_decay={self.ema_decay} must be from 0 (off) to below 1; 0.999 is usual.")
         if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
             raise ValueError(f"early_stopping_patience={self.early_stopping_patience} must be at least 1, or null.")
         if self.use_cpu is None:

@@ -176,7 +176,7 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
         return load_file(checkpoint / WEIGHTS)
     shards = set(json.loads((checkpoint / WEIGHTS_INDEX).read_text(encoding="utf-8"))["weight_map"].values())
     if any(Path(shard).name != shard for shard in shards):
-        raise ValueError(f"{WEIGHTS_INDEX} names files outside of its folder")
+        raise ValueError(f"{WEIGHTS_INDEX} names files outside its folder")
     return {name: tensor for shard in sorted(shards) for name, tensor in load_file(checkpoint / shard).items()}
 
 

@@ -76,7 +76,7 @@ def load_run(
         print(help_text(description, given, keys, everything="all" in argv))
         raise SystemExit(0)
     if not files:
-        raise RunError("which run? The first argument is a YAML file, as in configs/; --help explains.")
+        raise RunError("no run is given: the first argument must be a YAML file, as those in configs/. See --help.")
     given = merge(defaults or {}, read_file(files[0]))
     for key, value in pairs(argv[1:]):
         override(given, key, value, sections)
@@ -91,7 +91,7 @@ def read_file(file: str) -> dict:
         raise RunError(f"{file} can't be read: {getattr(error, 'strerror', None) or error}.") from error
     found = read_yaml(text, file)
     if not isinstance(found, dict):
-        raise RunError(f"{file} must hold sections, as `model:` and `training:`.")
+        raise RunError(f"{file} must have sections, such as `model:` and `training:`.")
     known = [section.name for section in dataclasses.fields(Run) if section.name not in ("name", "given", "command")]
     for name, section in found.items():
         if name not in known:
@@ -117,7 +117,7 @@ def pairs(words: Sequence[str]) -> list[tuple[str, Any]]:
     while words:
         word = words.pop(0)
         if not word.startswith("--") or word == "--":
-            raise RunError(f"{word!r} was not expected: overrides are --key value.")
+            raise RunError(f"unexpected argument {word!r}: write --key value.")
         key, equals, text = word[2:].partition("=")
         if not equals:
             text = words.pop(0) if words and not words[0].startswith("--") else None

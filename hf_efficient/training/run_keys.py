@@ -91,6 +91,6 @@ def check_keys(section: str, given: dict, known: Iterable[str], renamed: dict[st
 
 def suggestion(key: str, known: Iterable[str], renamed: dict[str, str] | None = None) -> str:
     if renamed and key in renamed:
-        return f"today it is {renamed[key]}."
+        return f"use {renamed[key]}."
     close = difflib.get_close_matches(key, list(known), 1, 0.5)
     return f"did you mean {close[0]}?" if close else "--help lists what there is."

@@ -92,7 +92,7 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
     keys = [loader.construct_object(key) for key, _ in node.value]
     for key in keys:
         if keys.count(key) > 1:
-            raise RunError(f"{key} stands there twice (line {node.start_mark.line + 1} and on).")
+            raise RunError(f"the key {key} appears twice (from line {node.start_mark.line + 1} on).")
     return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 
 

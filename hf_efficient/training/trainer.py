@@ -47,7 +47,7 @@ class EfficientTrainer(HubMixin, Trainer):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         if self.args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            raise RunError(f"ema_decay={self.args.ema_decay} needs whole weights: with FSDP or DeepSpeed set it to 0.")
+            raise RunError(f"ema_decay={self.args.ema_decay} can't be used with FSDP or DeepSpeed: set it to 0.")
         self.average: MovingAverage | None = None
         self.stop_signal = StopSignal()
         self.loop = _Loop(self)
@@ -101,7 +101,7 @@ class EfficientTrainer(HubMixin, Trainer):
             return None
         if resume is not True:
             if harm := checkpoints.damage(Path(resume)):
-                raise CheckpointError(f"{resume} can't be resumed from: {harm}.")
+                raise CheckpointError(f"can't resume from {resume}: {harm}.")
             return Path(resume)
         found = [None]
         if self.is_world_process_zero():

@@ -123,9 +123,9 @@ def test_scores_are_pycocotools():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="of 1 images and references of 2"):
+    with pytest.raises(ValueError, match="for 1 images and references for 2"):
         detection_scores([seen()], [truth(), truth()])
-    with pytest.raises(ValueError, match="references hold no object"):
+    with pytest.raises(ValueError, match="references has no objects"):
         detection_scores([seen()], [truth()])
-    with pytest.raises(ValueError, match=r"scores \(2,\) must be one for each of 1 boxes"):
+    with pytest.raises(ValueError, match=r"scores must have shape \(1,\), one per box, got \(2,\)"):
         detection_scores([{"scores": [0.1, 0.2], "labels": [0], "boxes": [BOX]}], [truth((0, BOX))])

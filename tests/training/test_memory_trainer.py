@@ -163,7 +163,7 @@ def test_memory_is_saved_without_pickle(tmp_path):
     trainer.train()
     (file,) = (tmp_path / "checkpoint-5").glob("memory-*")
     assert {"0/0.recent", "0/1.compressed", "0/0.seen"} <= set(load_file(file))
-    with pytest.raises(ValueError, match="holds no memory"):
+    with pytest.raises(ValueError, match="has no memory"):
         trainer.load_extra(tmp_path)
 
 

@@ -115,7 +115,7 @@ def test_averages_of_shards_are_refused(tmp_path, monkeypatch, kind):
         setattr(trainer, kind, True)
 
     monkeypatch.setattr(EfficientTrainer, "create_accelerator_and_postprocess", prepare_shards)
-    with pytest.raises(RunError, match=r"ema_decay=0.9 needs whole weights: with FSDP or DeepSpeed set it to 0"):
+    with pytest.raises(RunError, match=r"ema_decay=0.9 can't be used with FSDP or DeepSpeed"):
         make_trainer(tmp_path)
     assert make_trainer(tmp_path, ema_decay=0.0).average is None
 

@@ -31,12 +31,12 @@ def detection_scores(predictions: Sequence[dict], references: Sequence[dict]) ->
         references: for each image 'labels' and 'boxes', in the same units.
     """
     if len(predictions) != len(references):
-        raise ValueError(f"predictions are of {len(predictions)} images and references of {len(references)}.")
+        raise ValueError(f"there are predictions for {len(predictions)} images and references for {len(references)}.")
     detections = [_by_confidence(prediction) for prediction in predictions]
     objects = [_arrays(reference, ("labels",)) for reference in references]
     labels = np.concatenate([np.zeros(0, np.int64), *(truth["labels"] for truth in objects)])
     if not len(labels):
-        raise ValueError("references hold no object: there is nothing to score.")
+        raise ValueError("references has no objects: there is nothing to score.")
     averages = _average_precisions(detections, objects, labels)  # (classes, thresholds)
     found, overlaps = np.concatenate([_most_confident(*pair) for pair in zip(detections, objects, strict=True)]).T
     return {
@@ -132,6 +132,6 @@ def _arrays(record: dict, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     arrays = {name: np.asarray(record[name]) for name in names}
     for name, value in arrays.items():
         if value.shape != (len(boxes),):
-            raise ValueError(f"{name} {value.shape} must be one for each of {len(boxes)} boxes.")
+            raise ValueError(f"{name} must have shape ({len(boxes)},), one per box, got {value.shape}.")
     arrays["labels"] = arrays["labels"].astype(np.int64)
     return {**arrays, "boxes": boxes}
