@@ -10,6 +10,9 @@ ends as if nothing had happened. Its output_dir is a model that pipeline("text-g
 import json
 from pathlib import Path
 
+import hf_efficient  # noqa: F401  before transformers, whose imports warn
+
+# isort: split
 from transformers import AutoModelForCausalLM, pipeline, set_seed
 from transformers.modeling_utils import PreTrainedModel
 

@@ -100,9 +100,7 @@ class EnergyCallback(TrainerCallback, ExportableState):
 
     def _say_what_is_resumed(self, state, past: EnergyReport | None, lost: float) -> None:
         if past is not None and state.is_world_process_zero:
-            logger.info(
-                f"energy starts at {past.joules() or 0:.4g} J, spent before; {lost:.4g} J of it went into lost work."
-            )
+            logger.info(f"energy spent before: {past.joules() or 0:.4g} J, {lost:.4g} J of it for work that was lost.")
 
     def on_train_end(self, args, state, control, **kwargs):
         if self.meter is None:

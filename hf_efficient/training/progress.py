@@ -79,7 +79,7 @@ class ProgressLines(TrainerCallback):
             self.last_log = state.global_step
         if self.verbose:
             self.write(describe_log(logs, state))
-        elif "loss" in logs and time.monotonic() - self.spoke > LONGEST_SILENCE:
+        elif "loss" in logs and not control.should_evaluate and time.monotonic() - self.spoke > LONGEST_SILENCE:
             self.write(self.line(args, state))
 
     def on_evaluate(self, args, state, control, metrics=None, **kwargs):

@@ -55,6 +55,8 @@ def test_a_long_silence_is_broken(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "LONGEST_SILENCE", -1)
     lines = printed(capsys, make_trainer(tmp_path, max_steps=4, eval_strategy="no"))
     assert [re.match(r"epoch [\d.]+/1  step (\d)/4  ", line)[1] for line in lines] == ["2", "4", "4"]
+    lines = printed(capsys, make_trainer(tmp_path / "evaluated", max_steps=4, eval_steps=4))
+    assert [re.match(r"epoch [\d.]+/1  step (\d)/4  loss ", line)[1] for line in lines] == ["2", "4"]
 
 
 def test_a_bar_on_a_terminal_has_the_lines_above_it(tmp_path, capsys):
