@@ -1,4 +1,4 @@
-"""Batches in which every class is as frequent as every other, for contrastive training."""
+"""Batches with the same number of images of each class, for contrastive training."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Batches of images as models take them, made as whole tensors: so fast that no model waits for them."""
+"""Batches of images for models, made as whole tensors, which is fast."""
 
 from collections.abc import Sequence
 

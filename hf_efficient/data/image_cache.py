@@ -38,11 +38,11 @@ class Decoded(NamedTuple):
 
 
 class SizesDiffer(ValueError):
-    """Images of one split have different sizes, and nobody said which they shall have."""
+    """Images of one split have different sizes, and image_size is not set."""
 
 
 class CorruptRow(ValueError):
-    """A row that is no image with a label."""
+    """A row without a readable image and label."""
 
 
 def decode_once(
@@ -87,7 +87,7 @@ def _cached(source: Source, class_names: list[str], size: tuple[int, int] | None
 
 
 def _read(place: Path) -> Decoded | str | None:
-    """What is in the cache; None if nothing, or something damaged."""
+    """What is in the cache; None if it is missing or damaged."""
     try:
         info = json.loads((place / "info.json").read_text(encoding="utf-8"))
         if "sizes_differ" in info:
@@ -151,7 +151,7 @@ def _decode_into(folder: Path, source: Source, class_names: list[str], size, ski
 
 
 def _decode_rows(source: Source, numbers: dict[str, int], size) -> Iterator[tuple[Row, tuple | CorruptRow]]:
-    """Rows in order, with what became of them; decoders leave Python, so threads use all cores."""
+    """Decodes rows, in order, in threads: decoders release the GIL, so all cores are used."""
 
     def attempt(row: Row):
         try:
@@ -189,7 +189,7 @@ def _open(row: Row) -> Image.Image:
 
 
 def _relative_box(bbox: list[float] | None, width: int, height: int) -> list[float]:
-    """First and last pixel -> cx, cy, w, h as shares of the image; NaN for what is no box inside it."""
+    """First and last pixel -> cx, cy, w, h as shares of the image; NaN if it is not a box inside the image."""
     if bbox is None or len(bbox) != 4:
         return [np.nan] * 4
     left, top, right, bottom = bbox[0], bbox[1], bbox[2] + 1, bbox[3] + 1

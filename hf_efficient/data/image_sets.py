@@ -111,7 +111,7 @@ def load_images(
 
 
 def hold_out(images: ImageSet) -> ImageSplits:
-    """Three quarters and one, the same share of every class."""
+    """Splits off a quarter of the images, the same share of every class."""
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(images)))
     held_out = torch.zeros(len(images), dtype=torch.bool)
     held_out[order] = rank_in_class(images.labels[order]) % HELD_OUT == HELD_OUT - 1

@@ -1,4 +1,4 @@
-"""Images as models expect them: 8-bit RGB, with pixels in them."""
+"""Converts images to 8-bit RGB, as models expect them."""
 
 import numpy as np
 from PIL import Image
@@ -10,7 +10,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """The image as 8-bit RGB, from any mode that has one meaning.
 
     16-bit grey is scaled to 8 bits; `Image.convert` clips it, which turns most of such an image white. Transparency is
-    dropped. An image without pixels is an error: processors make a picture, and models a label, of it.
+    dropped. An image without pixels is an error: without it, a model would classify it all the same.
     """
     if 0 in image.size:
         raise ValueError(f"the image is {image.size[0]}x{image.size[1]} pixels: it is empty.")

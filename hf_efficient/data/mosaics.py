@@ -1,4 +1,4 @@
-"""Images of several objects from images of one."""
+"""Mosaics: four images with one object each become one image with four."""
 
 import torch
 from torch import Tensor

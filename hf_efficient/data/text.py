@@ -101,7 +101,7 @@ def strip_tags(text: bytes) -> bytes:
 
 
 def decode(text: bytes, source: str = "text") -> str:
-    """As characters; tokens above bytes need them."""
+    """Decodes UTF-8; words and BPE need characters."""
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError as error:

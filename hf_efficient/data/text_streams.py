@@ -40,7 +40,7 @@ PIECES = 64  # given to the tokenizer at a time
 
 
 class EncodedText(NamedTuple):
-    """A text as tokens, and how much of it they stand for."""
+    """A text as tokens, with its length in characters and bytes."""
 
     tokens: np.ndarray  # (N,) uint8, uint16 or int32; may be a memory map
     documents: np.ndarray  # (n,) the tokens at which documents begin; the first is 0
@@ -170,7 +170,7 @@ def _occurrences(text, part) -> list[int]:
 
 
 def _write(folder: Path, text: EncodedText) -> None:
-    """All of it or nothing: whoever is first, of several processes, has written it."""
+    """Writes the whole file or nothing; of several processes the first one writes it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=folder.parent))
     try:

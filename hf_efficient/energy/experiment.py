@@ -22,7 +22,7 @@ LAST_LINES = 15
 
 
 class ExperimentError(Exception):
-    """What went wrong, in words for whoever started the experiment."""
+    """An experiment can't go on; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def plan(
     common: Sequence[str] = (),
     python: str = sys.executable,
 ) -> list[Repetition]:
-    """A B A B ...: whatever changes on the machine as time goes by meets all variants alike."""
+    """A B A B ...: changes of the machine over time affect all variants alike."""
     names = [variant.name for variant in variants]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise ExperimentError(

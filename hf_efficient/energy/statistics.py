@@ -1,4 +1,4 @@
-"""What repeated measurements allow to be said, and what not. Pure functions; scipy is imported when they are called.
+"""Statistics of repeated measurements: what can be concluded. Pure functions; scipy is imported when one is called.
 
 One sample: Shapiro-Wilk at 0.05 (HuggingGreen, section V.A). If it does not reject normality, the mean with Student's
 interval; if it does, the median with the interval of order statistics, which assumes nothing.
@@ -202,7 +202,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def verdict(comparison: Comparison) -> str:
-    """What a comparison of energies means for whoever hoped to save some."""
+    """A comparison of energies in plain words: saved, or not, or unknown."""
     if comparison.p is None:
         return comparison.reason
     p = comparison.p if comparison.adjusted is None else comparison.adjusted
@@ -242,7 +242,7 @@ def _is_constant(values: Sequence[float]) -> bool:
 
 
 def _p_of_constant(effect: float) -> float:
-    """Where nothing varies, any difference is one."""
+    """Without variation, any difference is significant."""
     return 1.0 if abs(effect) < 1e-12 else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What happens along the way: the moving average, and a stop that was asked for."""
+"""Callbacks for the moving average of the weights and for stopping at SIGTERM."""
 
 import signal
 import sys

@@ -233,7 +233,7 @@ class EnergyCallback(TrainerCallback, ExportableState):
 
 
 def energy_report(trainer) -> EnergyReport | None:
-    """Of a trainer's run; None if it has no EnergyCallback that measured."""
+    """The energy report of a trainer's run; None if nothing was measured."""
     for callback in trainer.callback_handler.callbacks:  # asked for anew: Trainer may replace callbacks as it resumes
         if isinstance(callback, EnergyCallback) and callback.meter is not None:
             return callback.meter.report()

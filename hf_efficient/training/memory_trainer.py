@@ -184,7 +184,7 @@ class MemoryTrainer(EfficientTrainer):
 
 
 class Evaluation:
-    """What one evaluation remembers and has counted."""
+    """The memory and the counts of one evaluation."""
 
     def __init__(self):
         self.memories: dict[int, CompressiveMemory] = {}
@@ -195,7 +195,7 @@ class Evaluation:
 
 
 def check_streams(dataset: Segments, batch_size: int, processes: int, accumulated: int = 1) -> None:
-    """Whether rows of batches stay rows of streams."""
+    """Raises unless each row of the batches belongs to one stream."""
     if not isinstance(dataset, Segments):
         raise ValueError(f"train_dataset must be TextStreams or RandomCrops, got {type(dataset).__name__}.")
     if dataset.streams != batch_size * processes * accumulated:

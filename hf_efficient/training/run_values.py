@@ -15,7 +15,7 @@ from .errors import RunError
 
 
 def convert(value: Any, kind: Any, name: str) -> Any:
-    """The value as its type, from what YAML makes of it; what can't be that type is refused."""
+    """Converts a value from YAML to its type, or raises a RunError."""
     found = _convert(value, kind)
     if found is NotImplemented:
         raise RunError(f"{name}={value!r} must be {describe(kind)}.")
@@ -73,7 +73,7 @@ def describe(kind: Any) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML where 1e-3 is a number, `no` is a word, as in eval_strategy: no, and a key stands once."""
+    """YAML in which 1e-3 is a number, `no` is a string (eval_strategy: no), and repeated keys are errors."""
 
 
 BOOLEAN = "tag:yaml.org,2002:bool"

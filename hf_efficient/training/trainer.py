@@ -1,4 +1,4 @@
-"""transformers' Trainer, made to survive: what is killed and started again ends as if nothing had happened.
+"""transformers' Trainer with exact resume: a run that is killed and started again ends as if nothing had happened.
 
 A checkpoint holds all that the next step depends on. Weights, optimizer, scheduler, random states and Trainer's own
 state are transformers' files; beside them are the moving average and the loss since the last log. Data come in an
@@ -329,7 +329,7 @@ class EpochSampler(Sampler[int]):
 
 
 class _Loop(TrainerCallback):
-    """Where the loop stands, as far as Trainer's own state does not say."""
+    """The state of the training loop that Trainer's own state does not have."""
 
     def __init__(self, trainer: EfficientTrainer):
         self.trainer = trainer
