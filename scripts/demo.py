@@ -12,15 +12,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hf_efficient  # noqa: F401  (makes the models known to transformers)
+
+# isort: split
 import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline, set_seed
 from transformers.utils.logging import disable_progress_bar
 
-import hf_efficient  # noqa: F401  (makes the models known to transformers)
 from hf_efficient import visualization
 from hf_efficient.data.image_sets import load_images
 from hf_efficient.layers.patch_selection import HEURISTICS
+from hf_efficient.training.progress import quote
 
 ROOT = Path(__file__).parents[1]
 RUNS = {
@@ -47,10 +50,8 @@ def main() -> None:
     draw_kept_patches(images)
     print(classify(images))
     print(continuation(text))
-    print("\nEnergy is what energy.json says it is, and how it is known: much of it may be estimated. Written:")
-    for folder in (images, text):
-        print(f"  {folder}/README.md, its card; curves.png, history.csv, results.json, energy.json")
-    print(f"  {images}/kept_patches.png, what each heuristic keeps of a digit")
+    print("\nMuch of the energy may be estimated: energy.json says how it is known.")
+    print(f"{images}/kept_patches.png shows what each heuristic keeps of a digit.")
 
 
 def train(name: str, folder: Path, steps: int | None) -> Path:
@@ -135,8 +136,7 @@ def continuation(folder: Path) -> str:
     set_seed(0)
     model = pipeline("text-generation", str(folder))
     (found,) = model(PROMPT, max_new_tokens=160, do_sample=True, temperature=0.7)
-    text = "\n".join(f"  | {line}" for line in found["generated_text"].splitlines())
-    return f'pipeline("text-generation", "{folder}") goes on from "{PROMPT}":\n{text}'
+    return f'pipeline("text-generation", "{folder}") goes on from "{PROMPT}":\n{quote(found["generated_text"])}'
 
 
 if __name__ == "__main__":

@@ -24,16 +24,18 @@ from transformers import (
 )
 
 import hf_efficient
-from hf_efficient.data.image_batches import ImageBatches, take_batch
+from hf_efficient.data.collators import take_batch
+from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_sets import ImageSet, load_images
 from hf_efficient.data.text_streams import TextOptions, load_language_data
-from hf_efficient.training.arguments import EfficientTrainingArguments, Run
+from hf_efficient.training.arguments import EfficientTrainingArguments
 from hf_efficient.training.checkpoints import replace_file
 from hf_efficient.training.detection_trainer import DetectionTrainer
 from hf_efficient.training.errors import RunError
 from hf_efficient.training.history import COSTS
 from hf_efficient.training.launch import finite, shown
 from hf_efficient.training.memory_trainer import MemoryTrainer
+from hf_efficient.training.run import Run
 from hf_efficient.training.trainer import EfficientTrainer
 
 TASKS = {

@@ -13,9 +13,10 @@ from transformers import AutoModel, AutoModelForMaskedImageModeling
 
 from hf_efficient import image_processor_for
 from hf_efficient.data.augmentation import Augmentation
-from hf_efficient.data.image_batches import ImageBatches, take_batch
+from hf_efficient.data.collators import take_batch
+from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_sets import ImageSplits, load_images
-from hf_efficient.training.arguments import Run, load_run
+from hf_efficient.training.build_model import build_model
 from hf_efficient.training.errors import RunError
 from hf_efficient.training.image_stages import (
     ContrastiveModel,
@@ -25,7 +26,7 @@ from hf_efficient.training.image_stages import (
     masked_images,
 )
 from hf_efficient.training.launch import script, train_and_report
-from hf_efficient.training.model_section import build_model
+from hf_efficient.training.run import Run, load_run
 from hf_efficient.training.trainer import EfficientTrainer
 
 SECTIONS = {"dataset": load_images, "augmentation": Augmentation, "training": PretrainingArguments}

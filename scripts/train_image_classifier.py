@@ -13,13 +13,14 @@ from transformers import AutoModelForImageClassification
 
 from hf_efficient import image_processor_for
 from hf_efficient.data.augmentation import Augmentation
-from hf_efficient.data.image_batches import ImageBatches, take_batch
+from hf_efficient.data.collators import take_batch
+from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_sets import ImageSet, load_images
-from hf_efficient.training.arguments import Run, load_run
+from hf_efficient.training.build_model import build_model
 from hf_efficient.training.launch import script, train_and_report
 from hf_efficient.training.losses import soft_label_loss
 from hf_efficient.training.metrics import classification_scores
-from hf_efficient.training.model_section import build_model
+from hf_efficient.training.run import Run, load_run
 from hf_efficient.training.trainer import EfficientTrainer
 
 DEFAULTS = {"training": {"metric_for_best_model": "accuracy"}}

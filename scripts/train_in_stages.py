@@ -14,11 +14,11 @@ import json
 import sys
 from pathlib import Path
 
-from hf_efficient.training.arguments import read_file
+from hf_efficient.training.build_model import config_class
 from hf_efficient.training.checkpoints import replace_file
 from hf_efficient.training.errors import RunError
 from hf_efficient.training.launch import script, shown
-from hf_efficient.training.model_section import config_class
+from hf_efficient.training.run import read_file
 
 COLUMNS = ("stage", "steps", "seconds", "joules", "result")
 

@@ -10,6 +10,9 @@ ends as if nothing had happened. Its output_dir is a model that pipeline("text-g
 import json
 from pathlib import Path
 
+import hf_efficient  # noqa: F401  before transformers, whose imports warn
+
+# isort: split
 from transformers import AutoModelForCausalLM, pipeline, set_seed
 from transformers.modeling_utils import PreTrainedModel
 
@@ -22,13 +25,14 @@ from hf_efficient.data.text_streams import (
     load_language_data,
 )
 from hf_efficient.model_card import write_card
-from hf_efficient.training.arguments import Run, load_run
+from hf_efficient.training.build_model import build_model
 from hf_efficient.training.checkpoints import replace_file
 from hf_efficient.training.errors import RunError
 from hf_efficient.training.history import COSTS
 from hf_efficient.training.launch import finite, script, train_and_report
 from hf_efficient.training.memory_trainer import MemoryTrainer
-from hf_efficient.training.model_section import build_model
+from hf_efficient.training.progress import quote
+from hf_efficient.training.run import Run, load_run
 
 DEFAULTS = {"training": {"metric_for_best_model": "bits_per_byte"}}
 PROMPT, CONTINUATION = 256, 256  # tokens of the sample that is printed
@@ -98,12 +102,12 @@ def report_test(trainer: MemoryTrainer, run: Run, data: LanguageData, results: d
     if trainer.is_world_process_zero():
         replace_file(Path(run.training.output_dir) / "results.json", json.dumps(results, indent=2) + "\n")
         write_card(run.training.output_dir)
-        print(f"\nOn the test split: {found['test_bits_per_byte']:.4f} bits per byte", end="")
-        print(f", {data.test.unknown_rate:.2%} of its tokens unknown" if data.test.unknown_rate else "", flush=True)
+        unknown = f", {data.test.unknown_rate:.2%} of its tokens unknown" if data.test.unknown_rate else ""
+        print(f"{'test split':<10} {found['test_bits_per_byte']:.4f} bits per byte{unknown}", flush=True)
 
 
 def print_sample(trainer: MemoryTrainer, run: Run, data: LanguageData) -> None:
-    """How the saved model goes on from the test split's beginning."""
+    """How the saved model goes on from the test split's beginning, of which the last line is shown."""
     set_seed(run.training.seed)
     most = getattr(trainer.model.config, "max_position_embeddings", None) or PROMPT + CONTINUATION
     prompt = data.tokenizer.decode(data.test.tokens[: min(PROMPT, most // 2)].tolist())
@@ -111,7 +115,8 @@ def print_sample(trainer: MemoryTrainer, run: Run, data: LanguageData) -> None:
     generate = pipeline("text-generation", run.training.output_dir)
     (found,) = generate(prompt, max_new_tokens=min(CONTINUATION, left), do_sample=True, temperature=0.8)
     continuation = found["generated_text"][len(prompt) :]
-    print(f"\nIts beginning, and how the saved model goes on:\n\n{prompt}\n>>>\n{continuation}", flush=True)
+    end_of_prompt = "".join(prompt.splitlines()[-1:])
+    print(f"\nHow the saved model goes on after >>>:\n{quote(end_of_prompt + '>>>' + continuation)}", flush=True)
 
 
 if __name__ == "__main__":

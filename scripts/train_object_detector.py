@@ -13,12 +13,13 @@ from transformers import AutoModelForObjectDetection
 
 from hf_efficient import image_processor_for
 from hf_efficient.data.augmentation import Augmentation
-from hf_efficient.data.image_batches import ImageBatches, take_batch
+from hf_efficient.data.collators import take_batch
+from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_sets import ImageSplits, load_images
-from hf_efficient.training.arguments import Run, load_run
+from hf_efficient.training.build_model import build_model
 from hf_efficient.training.detection_trainer import DetectionTrainer
 from hf_efficient.training.launch import script, train_and_report
-from hf_efficient.training.model_section import build_model
+from hf_efficient.training.run import Run, load_run
 
 DEFAULTS = {"training": {"metric_for_best_model": "map_50"}}
 

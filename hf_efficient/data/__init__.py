@@ -1,1 +1,1 @@
-"""Data: what comes in from files, made fit for models."""
+"""Data: files and data sets, turned into batches for models."""

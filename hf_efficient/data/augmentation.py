@@ -67,7 +67,7 @@ class Augmentation:
             if getattr(self, name) > largest:
                 raise ValueError(f"{name}={getattr(self, name)} must be at most {largest}.")
         if self.label_smoothing >= 1:
-            raise ValueError(f"label_smoothing={self.label_smoothing} must be below 1: no label would be left.")
+            raise ValueError(f"label_smoothing={self.label_smoothing} must be below 1: the label would be lost.")
 
     @property
     def mixes(self) -> bool:
@@ -174,7 +174,7 @@ def flip_and_shift_boxes(boxes: Tensor, flips: Tensor, shifts: Tensor, size: tup
 
 
 def resized_crop(images: Tensor, draws: Tensor, smallest: float) -> Tensor:
-    """uint8 images (B, C, H, W), of each of which a part is stretched to the whole."""
+    """Random resized crop of uint8 images (B, C, H, W)."""
     area, aspect, top, left = draws.unbind(1)
     area, (low, high) = smallest + area * (1 - smallest), np.log(CROPPED_ASPECT)
     aspect = (low + aspect * (high - low)).exp()
@@ -188,7 +188,7 @@ def resized_crop(images: Tensor, draws: Tensor, smallest: float) -> Tensor:
 
 
 def erase(images: Tensor, draws: Tensor, probability: float) -> Tensor:
-    """Normalised images (B, C, H, W), in which a rectangle of some becomes 0, the mean colour."""
+    """Random erasing: sets a rectangle of some normalised images (B, C, H, W) to 0, the mean colour."""
     height, width = images.shape[2:]
     whether, area, aspect, top, left = draws.unbind(1)
     area = (ERASED_AREA[0] + area * (ERASED_AREA[1] - ERASED_AREA[0])) * height * width
@@ -201,7 +201,7 @@ def erase(images: Tensor, draws: Tensor, probability: float) -> Tensor:
 
 
 def mix(images: Tensor, partners: Tensor, mixtures: Tensor) -> tuple[Tensor, Tensor]:
-    """Images (B, C, H, W) mixed with others, and how much of each is still its own (B,)."""
+    """Mixup and CutMix: images (B, C, H, W), and the share of each image that is its own (B,)."""
     height, width = images.shape[2:]
     share, cuts, y, x = mixtures.unbind(1)
     h, w = ((1 - share).sqrt() * side for side in (height, width))

@@ -1,4 +1,4 @@
-"""Batches in which every class is as frequent as every other, for contrastive training."""
+"""Batches with the same number of images of each class, for contrastive training."""
 
 from collections.abc import Iterator
 
@@ -25,13 +25,13 @@ class BalancedSampler(Sampler[int]):
         smallest = min(map(len, self.groups))
         if not 2 <= classes_per_batch <= len(self.groups):
             raise ValueError(
-                f"classes_per_batch={classes_per_batch} must be at least 2 and at most {len(self.groups)}, the number "
-                "of classes: a batch without two has no negatives."
+                f"classes_per_batch={classes_per_batch} must be between 2 and {len(self.groups)}, the number of "
+                "classes: with one class in a batch there are no negatives."
             )
         if not 2 <= images_per_class <= smallest:
             raise ValueError(
-                f"images_per_class={images_per_class} must be at least 2, lest there be no positives, and at most "
-                f"{smallest}, the images of the smallest class."
+                f"images_per_class={images_per_class} must be between 2 and {smallest}, the images of the "
+                "smallest class: with one image of a class there are no positives."
             )
         self.classes_per_batch, self.images_per_class = classes_per_batch, images_per_class
         self.batches = max(1, len(labels) // (classes_per_batch * images_per_class))

@@ -1,4 +1,4 @@
-"""Batches of images as models take them, made as whole tensors: so fast that no model waits for them."""
+"""Batches of images for models, made as whole tensors, which is fast."""
 
 from collections.abc import Sequence
 
@@ -79,7 +79,7 @@ class ImageBatches(Dataset):
             raise ValueError(f"mosaic=True is for task='detection', not for {self.task!r}.")
         for task, names in (("detection", NOT_FOR_BOXES), ("pixels", NOT_FOR_PIXELS)):
             if self.task == task and (wrong := [name for name in names if getattr(self.augmentation, name)]):
-                raise ValueError(f"augmentation: task={task!r} goes without {', '.join(wrong)}.")
+                raise ValueError(f"augmentation: {', '.join(wrong)} can't be used with task={task!r}.")
 
     @property
     def num_classes(self) -> int:
@@ -101,7 +101,7 @@ class ImageBatches(Dataset):
     def __getitems__(self, indices: Sequence[int]) -> dict:
         rows = torch.as_tensor(indices, dtype=torch.int64)
         if not len(rows):
-            raise ValueError("indices is empty: a batch needs an image.")
+            raise ValueError("indices is empty: a batch needs at least one image.")
         if self.task == "detection":
             return self._detection_batch(rows)
         pixel_values = self._finished(rows)
@@ -165,13 +165,3 @@ class ImageBatches(Dataset):
 
     def _normalise(self, images: Tensor) -> Tensor:
         return images.to(torch.float32).mul_(self.scale).add_(self.shift)
-
-
-def take_batch(batch: dict) -> dict:
-    """The collator for `ImageBatches`: what it gets is a batch already."""
-    if not isinstance(batch, dict):
-        raise TypeError(
-            "take_batch must get a batch as ImageBatches makes it, a dict. A Trainer takes it apart unless its "
-            "arguments say remove_unused_columns=False."
-        )
-    return batch

@@ -23,10 +23,10 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from tqdm import tqdm
 
+from .folders import CACHE_FOLDER, cache_folder
 from .image_sources import ROWS_AT_A_TIME, Row, Source
 from .images import to_rgb
 
-CACHE_FOLDER = "HF_EFFICIENT_CACHE"
 VERSION = 1  # of the files' layout and of what decoding does
 
 
@@ -38,18 +38,11 @@ class Decoded(NamedTuple):
 
 
 class SizesDiffer(ValueError):
-    """Images of one split have different sizes, and nobody said which they shall have."""
+    """Images of one split have different sizes, and image_size is not set."""
 
 
 class CorruptRow(ValueError):
-    """A row that is no image with a label."""
-
-
-def cache_folder() -> Path:
-    """HF_EFFICIENT_CACHE, or hf_efficient in HF_HOME, or else in ~/.cache"""
-    if CACHE_FOLDER in os.environ:
-        return Path(os.environ[CACHE_FOLDER]).expanduser()
-    return Path(os.environ.get("HF_HOME", "~/.cache")).expanduser() / "hf_efficient"
+    """A row without a readable image and label."""
 
 
 def decode_once(
@@ -84,17 +77,17 @@ def _cached(source: Source, class_names: list[str], size: tuple[int, int] | None
                     found = _read(place)
         except OSError as error:
             raise OSError(
-                f"no room for decoded images in {place.parent}: {error}. Set {CACHE_FOLDER} to a folder that has some."
+                f"decoded images can't be stored in {place.parent}: {error}. Set {CACHE_FOLDER} to another folder."
             ) from error
     if isinstance(found, str):
         raise SizesDiffer(found)
     if found.skipped and not skip_corrupt:
-        raise CorruptRow(f"{found.skipped[0]}. {_more(found.skipped)}Leave such out with skip_corrupt.")
+        raise CorruptRow(f"{found.skipped[0]}. {_more(found.skipped)}skip_corrupt=True leaves them out.")
     return found
 
 
 def _read(place: Path) -> Decoded | str | None:
-    """What is in the cache; None if nothing, or something damaged."""
+    """What is in the cache; None if it is missing or damaged."""
     try:
         info = json.loads((place / "info.json").read_text(encoding="utf-8"))
         if "sizes_differ" in info:
@@ -142,13 +135,13 @@ def _decode_into(folder: Path, source: Source, class_names: list[str], size, ski
             if pixels.shape != first[1]:
                 raise SizesDiffer(
                     f"{first[0]} is {first[1][1]}x{first[1][0]} pixels and {row.where} is "
-                    f"{pixels.shape[1]}x{pixels.shape[0]}: images of different sizes need image_size."
+                    f"{pixels.shape[1]}x{pixels.shape[0]}: set image_size to resize them all."
                 )
             file.write(pixels.transpose(2, 0, 1).tobytes())  # plain writes, since a full disk kills who maps it
             labels.append(label)
             boxes.append(box)
     if not labels:
-        raise ValueError(f"{source.name} holds no image. {skipped[0] if skipped else ''}")
+        raise ValueError(f"{source.name} has no images. {skipped[0] if skipped else ''}")
     height, width, channels = first[1]
     has_boxes = bool(np.isfinite(boxes).any())
     np.save(folder / "labels.npy", np.array(labels, np.int64))
@@ -158,7 +151,7 @@ def _decode_into(folder: Path, source: Source, class_names: list[str], size, ski
 
 
 def _decode_rows(source: Source, numbers: dict[str, int], size) -> Iterator[tuple[Row, tuple | CorruptRow]]:
-    """Rows in order, with what became of them; decoders leave Python, so threads use all cores."""
+    """Decodes rows, in order, in threads: decoders release the GIL, so all cores are used."""
 
     def attempt(row: Row):
         try:
@@ -180,7 +173,7 @@ def _decode_rows(source: Source, numbers: dict[str, int], size) -> Iterator[tupl
 def _decode(row: Row, numbers: dict[str, int], size: tuple[int, int] | None) -> tuple[np.ndarray, int, list[float]]:
     label = numbers.get(row.label) if isinstance(row.label, str) else row.label
     if label is None or not 0 <= label < len(numbers):
-        raise ValueError(f"label {row.label!r} is none of the {len(numbers)} classes")
+        raise ValueError(f"label {row.label!r} is not one of the {len(numbers)} classes")
     with _open(row) as opened:
         image = to_rgb(ImageOps.exif_transpose(opened))
     box = _relative_box(row.bbox, *image.size)
@@ -196,7 +189,7 @@ def _open(row: Row) -> Image.Image:
 
 
 def _relative_box(bbox: list[float] | None, width: int, height: int) -> list[float]:
-    """First and last pixel -> cx, cy, w, h as shares of the image; NaN for what is no box inside it."""
+    """First and last pixel -> cx, cy, w, h as shares of the image; NaN if it is not a box inside the image."""
     if bbox is None or len(bbox) != 4:
         return [np.nan] * 4
     left, top, right, bottom = bbox[0], bbox[1], bbox[2] + 1, bbox[3] + 1

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .folders import DATA_FOLDER
 from .image_cache import decode_once
 from .image_sources import EVALUATION_NAMES, Source, TableSource, find_splits, hub_splits
-from .text import DATA_FOLDER
 
 FOLDERS = {"cifar10": "cifar10", "cifar100": "cifar100", "tiny-imagenet": "tiny_imagenet", "mnist": "mnist"}
 REPOSITORIES = {
@@ -50,10 +50,10 @@ class ImageSet:
         for name in ("labels", "boxes"):
             value = getattr(self, name)
             if value is not None and len(value) != len(self.pixels):
-                raise ValueError(f"{name} are {len(value)}, but there are {len(self.pixels)} images.")
+                raise ValueError(f"there are {len(value)} {name} for {len(self.pixels)} images.")
         wrong = self.labels[(self.labels < 0) | (self.labels >= len(self.class_names))]
         if len(wrong):
-            raise ValueError(f"labels holds {wrong[0].item()}, but there are {len(self.class_names)} classes.")
+            raise ValueError(f"labels contains {wrong[0].item()}, but there are only {len(self.class_names)} classes.")
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -111,12 +111,12 @@ def load_images(
 
 
 def hold_out(images: ImageSet) -> ImageSplits:
-    """Three quarters and one, the same share of every class."""
+    """Splits off a quarter of the images, the same share of every class."""
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(images)))
     held_out = torch.zeros(len(images), dtype=torch.bool)
     held_out[order] = rank_in_class(images.labels[order]) % HELD_OUT == HELD_OUT - 1
     if not held_out.any():
-        raise ValueError(f"{len(images)} images are too few to hold some out: a class needs {HELD_OUT}.")
+        raise ValueError(f"{len(images)} images are too few for an evaluation split: each class needs {HELD_OUT}.")
     return ImageSplits(*(images.subset(part.nonzero().flatten()) for part in (~held_out, held_out)))
 
 
@@ -144,12 +144,12 @@ def _find(name: str | Path, image_column: str | None, label_column: str | None) 
         path = Path(name).expanduser()
         if not path.exists():
             known = ", ".join((*FOLDERS, "digits"))
-            raise ValueError(f"no images are called {str(name)!r}: give {known}, or the path of a folder or file.")
+            raise ValueError(f"unknown images {str(name)!r}: use {known}, or the path of a folder or file.")
         return find_splits(path, image_column, label_column)
     if DATA_FOLDER in os.environ:
         folder = Path(os.environ[DATA_FOLDER]).expanduser()
         if not folder.is_dir():
-            raise ValueError(f"{DATA_FOLDER}={str(folder)!r} is no folder.")
+            raise ValueError(f"{DATA_FOLDER}={str(folder)!r} is not a folder.")
         if (folder / FOLDERS[name]).is_dir():
             return find_splits(folder / FOLDERS[name], image_column, label_column)
     try:
@@ -168,7 +168,7 @@ def _decode(sources: dict[str, Source], size: tuple[int, int] | None, skip_corru
         raise ValueError(f"there is no split 'train', only {', '.join(sources)}.")
     names = train.class_names or _name_classes(train)
     if isinstance(evaluation, TableSource) and evaluation.class_names not in (None, names):
-        raise ValueError(f"the classes of {evaluation.name} are not those of {train.name}, or not in the same order.")
+        raise ValueError(f"{evaluation.name} and {train.name} must have the same classes in the same order.")
 
     def decode(source: Source) -> ImageSet:
         pixels, labels, boxes, skipped = decode_once(source, names, size, skip_corrupt)
@@ -184,18 +184,18 @@ def _name_classes(source: Source) -> list[str]:
         return sorted(set(labels))
     if all(isinstance(label, int) for label in labels):
         return [str(number) for number in range(max(labels) + 1)]
-    raise ValueError(f"labels of {source.name} must be whole numbers or words, such as {labels[0]!r} is not.")
+    raise ValueError(f"labels of {source.name} must be whole numbers or strings, got {labels[0]!r}.")
 
 
 def _with_or_without_boxes(images: ImageSet, boxes: bool, name: str | Path) -> ImageSet:
     if not boxes:
         return ImageSet(images.pixels, images.labels, images.class_names, None, images.skipped)
     if images.boxes is None:
-        raise ValueError(f"{name} has no boxes; 'tiny-imagenet' from {DATA_FOLDER} has, in its column 'objects'.")
+        raise ValueError(f"{name} has no boxes. 'tiny-imagenet' in {DATA_FOLDER} has them (column 'objects').")
     missing = images.boxes.isnan().any(1).nonzero().flatten()
     if len(missing):
         raise ValueError(
-            f"boxes: {len(missing)} images of {name} have not exactly one box inside the image; the first of them is "
-            f"image {missing[0]}."
+            f"boxes: each image needs exactly one box inside it, but {len(missing)} images of {name} have another "
+            f"number; the first is image {missing[0]}."
         )
     return images

@@ -134,7 +134,7 @@ def naming(file: Path):
     try:
         yield
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise ValueError(f"{file} is no intact parquet file: {error}") from error
+        raise ValueError(f"{file} can't be read as parquet: {error}") from error
 
 
 def find_splits(path: Path, image_column: str | None = None, label_column: str | None = None) -> dict[str, Source]:
@@ -189,7 +189,7 @@ def folder_source(name: str, folder: Path) -> FolderSource:
     known = set(Image.registered_extensions())
     files = sorted(file for file in folder.glob("*/*") if file.suffix.lower() in known and not file.is_dir())
     if not files:
-        raise ValueError(f"{folder} holds no images: they are expected as {folder / '<class>' / '<image>.png'}.")
+        raise ValueError(f"{folder} has no images: they should be named {folder / '<class>' / '<image>.png'}.")
     classes = sorted({file.parent.name for file in files})
     return FolderSource(name, [fingerprint(file) for file in files], classes, files)
 

@@ -1,4 +1,4 @@
-"""Images as models expect them: 8-bit RGB, with pixels in them."""
+"""Converts images to 8-bit RGB, as models expect them."""
 
 import numpy as np
 from PIL import Image
@@ -10,15 +10,15 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """The image as 8-bit RGB, from any mode that has one meaning.
 
     16-bit grey is scaled to 8 bits; `Image.convert` clips it, which turns most of such an image white. Transparency is
-    dropped. An image without pixels is an error: processors make a picture, and models a label, of it.
+    dropped. An image without pixels is an error: without it, a model would classify it all the same.
     """
     if 0 in image.size:
-        raise ValueError(f"the image is {image.size[0]}x{image.size[1]} pixels: there is nothing to see in it.")
+        raise ValueError(f"the image is {image.size[0]}x{image.size[1]} pixels: it is empty.")
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image).astype(np.uint32) // 257).astype(np.uint8)).convert("RGB")
     if image.mode not in CONVERTIBLE:
         raise ValueError(
-            f"an image of mode {image.mode!r} has no fixed range of values: scale it to 0 to 255 and make it 'L' "
-            f"or 'RGB' first. Modes that are understood: {', '.join(CONVERTIBLE)}, I;16."
+            f"images of mode {image.mode!r} have no fixed range of values: scale them to 0-255 and convert them to "
+            f"'L' or 'RGB' first. Modes that work: {', '.join(CONVERTIBLE)}, I;16."
         )
     return image.convert("RGB")

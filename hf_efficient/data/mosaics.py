@@ -1,4 +1,4 @@
-"""Images of several objects from images of one."""
+"""Mosaics: four images with one object each become one image with four."""
 
 import torch
 from torch import Tensor
@@ -13,9 +13,9 @@ def mosaic(images: Tensor, labels: list[Label]) -> tuple[Tensor, list[Label]]:
     are shares of the whole square.
     """
     if images.dim() != 4 or len(images) % 4 or not len(images):
-        raise ValueError(f"images must be (4·B, C, H, W), so that each four make one, got {tuple(images.shape)}.")
+        raise ValueError(f"images must be (4·B, C, H, W), as four make one mosaic, got {tuple(images.shape)}.")
     if len(labels) != len(images):
-        raise ValueError(f"labels must be {len(images)}, one for each image, got {len(labels)}.")
+        raise ValueError(f"labels must have one entry per image: {len(images)}, got {len(labels)}.")
     tiles = images.unflatten(0, (-1, 2, 2))  # (B, 2, 2, C, H, W)
     squares = tiles.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
     joined = [join(labels[start : start + 4]) for start in range(0, len(labels), 4)]

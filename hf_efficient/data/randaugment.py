@@ -102,14 +102,14 @@ def sharpness(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def posterize(images: Tensor, strength: Tensor) -> Tensor:
-    """Only the highest 8 to 4 bits stay."""
+    """Keeps only the highest 8 to 4 bits."""
     bits = 8 - (strength.abs() * 4).round()
     step = (2 ** (8 - bits)).to(torch.uint8)[:, None, None, None]
     return images - images % step
 
 
 def solarize(images: Tensor, strength: Tensor) -> Tensor:
-    """What is brighter than a threshold is inverted."""
+    """Inverts all values above a threshold."""
     threshold = (256 * (1 - strength.abs()))[:, None, None, None]
     return torch.where(images >= threshold, 255 - images, images)
 
@@ -123,7 +123,7 @@ def autocontrast(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def equalize(images: Tensor, strength: Tensor) -> Tensor:
-    """Values are spread so that each channel's are about equally frequent."""
+    """Equalises the histogram of each channel."""
     values = images.flatten(0, 1).flatten(1).long()  # (B·3, H·W)
     rows = torch.arange(len(values))[:, None]
     counts = (values + 256 * rows).flatten().bincount(minlength=256 * len(values)).view(-1, 256)

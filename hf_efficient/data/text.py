@@ -11,12 +11,13 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from .folders import DATA_FOLDER
+
 LEVELS = ("byte", "bpe", "word")
 PRESETS = ("paper", "standard")
 PAPER_BYTES = {"byte": 95_000_000, "bpe": 50_000_000, "word": 25_000_000}
 STANDARD_BYTES = 100_000_000
 SHARES = {"byte": (90, 5, 5), "bpe": (90, 5, 5), "word": (80, 10, 10)}
-DATA_FOLDER = "HF_EFFICIENT_DATA"
 HUB_ENWIK8 = "LTCB/enwik8"
 
 
@@ -41,7 +42,7 @@ def load_text(name: str | Path) -> bytes:
         return _load_enwik8()
     path = Path(name)
     if not path.is_file():
-        raise ValueError(f"no text is called {str(name)!r}: give 'enwik8', 'pydocs' or the path of a file.")
+        raise ValueError(f"unknown text {str(name)!r}: use 'enwik8', 'pydocs' or the path of a file.")
     return path.read_bytes()
 
 
@@ -52,7 +53,7 @@ def _load_enwik8() -> bytes:
     for name in ("enwik8", "enwik8_head"):
         if (folder / name).is_file():
             return (folder / name).read_bytes()
-    raise ValueError(f"{DATA_FOLDER}: there is neither enwik8 nor enwik8_head in {folder}.")
+    raise ValueError(f"{DATA_FOLDER} is set, but {folder} has no file enwik8 or enwik8_head.")
 
 
 def _download_enwik8() -> bytes:
@@ -63,12 +64,12 @@ def _download_enwik8() -> bytes:
         rows = load_dataset(HUB_ENWIK8, "enwik8-raw", split="train", revision="refs/convert/parquet")
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"enwik8 can't be had from the Hub ({HUB_ENWIK8}: {error}). If there is a copy here, name the folder "
-            f"around it, <folder>/enwik8/enwik8, in the variable {DATA_FOLDER}."
+            f"enwik8 can't be loaded from the Hub ({HUB_ENWIK8}: {error}). If you have a copy, store it as "
+            f"<folder>/enwik8/enwik8 and set {DATA_FOLDER}=<folder>."
         ) from error
     text = "".join(rows["text"]).encode()
     if len(text) != STANDARD_BYTES:
-        raise ValueError(f"{HUB_ENWIK8} holds {len(text)} bytes, but enwik8 has {STANDARD_BYTES}: it is not intact.")
+        raise ValueError(f"{HUB_ENWIK8} has {len(text)} bytes instead of {STANDARD_BYTES}: it is damaged.")
     return text
 
 
@@ -89,7 +90,7 @@ def split_text(text: bytes, level: str, preset: str = "paper") -> Splits:
     splits = Splits(text[:first], text[first:second], text[second:])
     for name, part in splits._asdict().items():
         if not part:
-            raise ValueError(f"a text of {len(text)} bytes leaves nothing for {name}: give a longer one.")
+            raise ValueError(f"a text of {len(text)} bytes is too short: nothing is left for the split {name}.")
     return splits
 
 
@@ -100,13 +101,13 @@ def strip_tags(text: bytes) -> bytes:
 
 
 def decode(text: bytes, source: str = "text") -> str:
-    """As characters; tokens above bytes need them."""
+    """Decodes UTF-8; words and BPE need characters."""
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{source} is not UTF-8: byte 0x{text[error.start]:02x} at position {error.start}. Words and BPE need "
-            "characters; tokens of level 'byte' take anything."
+            f"{source} is not UTF-8: byte 0x{text[error.start]:02x} at position {error.start}. Levels 'word' "
+            "and 'bpe' need UTF-8; level 'byte' reads anything."
         ) from error
 
 

@@ -30,7 +30,7 @@ from tokenizers import decoders
 from torch.utils.data import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from .image_cache import cache_folder
+from .folders import cache_folder
 from .text import character_start, decode, load_text, split_text
 from .tokenization import build_tokenizer, byte_alphabet, pieces
 
@@ -40,7 +40,7 @@ PIECES = 64  # given to the tokenizer at a time
 
 
 class EncodedText(NamedTuple):
-    """A text as tokens, and how much of it they stand for."""
+    """A text as tokens, with its length in characters and bytes."""
 
     tokens: np.ndarray  # (N,) uint8, uint16 or int32; may be a memory map
     documents: np.ndarray  # (n,) the tokens at which documents begin; the first is 0
@@ -170,7 +170,7 @@ def _occurrences(text, part) -> list[int]:
 
 
 def _write(folder: Path, text: EncodedText) -> None:
-    """All of it or nothing: whoever is first, of several processes, has written it."""
+    """Writes the whole file or nothing; of several processes the first one writes it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
@@ -204,7 +204,7 @@ class Segments(Dataset):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1.")
         if len(text.tokens) < 2:
-            raise ValueError(f"a text of {len(text.tokens)} tokens has none that could be predicted.")
+            raise ValueError(f"a text of {len(text.tokens)} tokens is too short: there is no token to predict.")
         self.text, self.segment_length, self.streams = text, segment_length, streams
         self.rounds = 0  # segments per stream
 
@@ -264,7 +264,7 @@ class TextStreams(Segments):
             if not each:
                 raise ValueError(
                     f"a text of {len(text.tokens)} tokens is too short for {streams} streams of segments of "
-                    f"{segment_length}: take smaller batches (streams = batch x processes x accumulation) or segments."
+                    f"{segment_length}: use smaller batches (streams = batch x processes x accumulation) or segments."
                 )
         order = np.arange(streams)
         self.first, self.count = order * each + np.minimum(order, more), each + (order < more)

@@ -32,7 +32,7 @@ def build_tokenizer(
     if level == "byte":
         return _byte_tokenizer(padding)
     if not train:
-        raise ValueError(f"train is empty: a tokenizer of level {level!r} is fitted on the training split.")
+        raise ValueError(f"train is empty: a tokenizer of level {level!r} learns from the training split.")
     text = decode(train, "train")
     return (
         _bpe_tokenizer(text, vocab_size, padding)
@@ -47,7 +47,7 @@ def unknown_rate(tokenizer: PreTrainedTokenizerFast, text: str) -> float:
         return 0.0
     ids = [i for piece in pieces(text) for i in tokenizer(piece)["input_ids"]]
     if not ids:
-        raise ValueError("text is empty: there is no token to count.")
+        raise ValueError("text is empty: it has no tokens.")
     return ids.count(tokenizer.unk_token_id) / len(ids)
 
 

@@ -45,7 +45,7 @@ def find_grid(country: str | None = None, carbon_intensity: float | None = None)
     elif country in grids:
         grid = grids[country]
     elif grids or len(country) != 3 or not country.isupper():
-        raise ValueError(f"energy.country={country!r} is no three-letter ISO code of a country.{_suggest(country)}")
+        raise ValueError(f"energy.country={country!r} is not a three-letter ISO code of a country.{_suggest(country)}")
     else:
         grid = Grid(country, country, None, "unknown without codecarbon")
     if carbon_intensity is not None:

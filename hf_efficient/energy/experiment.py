@@ -22,7 +22,7 @@ LAST_LINES = 15
 
 
 class ExperimentError(Exception):
-    """What went wrong, in words for whoever started the experiment."""
+    """An experiment can't go on; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Variant:
         path = Path(config)
         if not path.is_file():
             raise ExperimentError(
-                f"there is no file {config!r} (in {text!r}): give [name=]config.yaml[,key=value ...]."
+                f"there is no file {config!r} (in {text!r}): write [name=]config.yaml[,key=value ...]."
             )
         return cls(name or path.stem, path, tuple(overrides))
 
@@ -116,10 +116,12 @@ def plan(
     common: Sequence[str] = (),
     python: str = sys.executable,
 ) -> list[Repetition]:
-    """A B A B ...: whatever changes on the machine as time goes by meets all variants alike."""
+    """A B A B ...: changes of the machine over time affect all variants alike."""
     names = [variant.name for variant in variants]
     if repeated := {name for name in names if names.count(name) > 1}:
-        raise ExperimentError(f"two runs are called {', '.join(sorted(repeated))}: name them, as in full=config.yaml.")
+        raise ExperimentError(
+            f"two runs are called {', '.join(sorted(repeated))}: name them, such as full=config.yaml."
+        )
     if len(set(seeds)) < len(seeds):
         raise ExperimentError(f"seeds {list(seeds)} must differ.")
     repetitions = []
@@ -137,7 +139,7 @@ def is_finished(repetition: Repetition) -> bool:
     marker = repetition.marker
     if not marker.is_file():
         if repetition.folder.exists() and any(repetition.folder.iterdir()):
-            raise ExperimentError(f"{repetition.folder} holds something else: choose another --output_dir.")
+            raise ExperimentError(f"{repetition.folder} has other files in it: choose another --output_dir.")
         return False
     try:
         recorded = json.loads(marker.read_text(encoding="utf-8"))
@@ -145,7 +147,7 @@ def is_finished(repetition: Repetition) -> bool:
         return False
     if recorded.get("finished") and recorded.get("fingerprint") != repetition.fingerprint():
         raise ExperimentError(
-            f"{repetition.folder} holds a run of another command or config: choose another --output_dir, or delete it."
+            f"{repetition.folder} has a run of another command or config: choose another --output_dir, or delete it."
         )
     return bool(recorded.get("finished"))
 
@@ -164,7 +166,7 @@ def run(repetition: Repetition) -> None:
         raise ExperimentError(
             f"{repetition.label} failed with exit code {code}:\n  {shlex.join(repetition.command)}\n  "
             + "\n  ".join(lines)
-            + f"\nAll of it is in {repetition.log}. The same command goes on from here."
+            + f"\nThe whole output is in {repetition.log}. The same command continues from here."
         )
     read(repetition)  # what can't be read did not finish
     _mark(repetition, finished=True)
@@ -195,7 +197,7 @@ def read_report(repetition: Repetition) -> EnergyReport:
 def read(repetition: Repetition) -> Outcome:
     report = read_report(repetition)
     if not report.finished:
-        raise ExperimentError(f"{repetition.label} left an {FILE} of a training that did not finish.")
+        raise ExperimentError(f"{repetition.label} did not finish training, according to {FILE}.")
     if not report.components:
         why = report.alarms.get("failure", "it has energy.enabled=false?")
         raise ExperimentError(f"{repetition.label} measured no energy: {why}")

@@ -17,7 +17,7 @@ ENERGIES, TRADE_OFF = "energies.png", "energy_and_f1.png"
 
 @dataclass(frozen=True)
 class Goal:
-    """What is hoped for of the other runs beside the first: so much of its energy, for so little of its score."""
+    """The goal of a comparison: the energy to save, and the score that may be lost for it."""
 
     energy: float = 0.75  # share of the first's training energy
     points: float = 0.5  # of accuracy, in per cent
@@ -96,7 +96,7 @@ def _describe_points(pair: Comparison) -> str:
 
 
 def judge(analysis: Analysis, goal: Goal) -> list[str]:
-    """Whether each run reaches the goal against the first: yes, no, or not to be told."""
+    """Whether each run reaches the goal against the first: yes, no, or unknown."""
     first, lines = analysis.variants[0], []
     for name in analysis.variants[1:]:
         energy = next(pair for pair in analysis.differences if (pair.a, pair.b) == (first, name))
@@ -182,7 +182,7 @@ def _provenance(reports: Sequence[EnergyReport]) -> list[str]:
 
 
 def _caveat(reports: Sequence[EnergyReport]) -> str:
-    """What no statistics can mend."""
+    """Limits of the measurement that statistics can't remove."""
     methods = {part.name: part.method for report in reports for part in report.components}
     guessed = sorted(name.upper() for name, method in methods.items() if method != "measured")
     if not guessed:

@@ -1,4 +1,4 @@
-"""What the machine itself says, to check the tracker against: raw counters, limits of containers, whose load it is."""
+"""Readings of the machine to check the tracker against: raw counters, limits of containers, load."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ def machine_id() -> str:
 
 
 def is_virtual() -> bool:
-    """Whether the processor says that a hypervisor is between."""
+    """Whether the processor reports a hypervisor."""
     try:
         return " hypervisor" in (PROC / "cpuinfo").read_text()
     except OSError:

@@ -68,7 +68,7 @@ class EnergyOptions:
             return section
         known = [field.name for field in fields(cls)]
         if unknown := sorted(set(section or {}) - set(known)):
-            raise ValueError(f"energy has no key {', '.join(map(repr, unknown))}: it has {', '.join(known)}.")
+            raise ValueError(f"energy has no key {', '.join(map(repr, unknown))}. Its keys are {', '.join(known)}.")
         return cls(**(section or {}))
 
     @property

@@ -1,4 +1,4 @@
-"""Reasons to doubt an energy, found by what is known beside it. Each has happened to somebody."""
+"""Checks for implausible energies. Each case has happened to somebody."""
 
 from dataclasses import dataclass, field
 

@@ -182,7 +182,7 @@ class EnergyReport:
     @classmethod
     def from_dict(cls, record: dict) -> "EnergyReport":
         if record.get("version") != VERSION:
-            raise ValueError(f"version={record.get('version')!r} of an energy report can't be read: {VERSION} can.")
+            raise ValueError(f"can't read an energy report of version {record.get('version')!r}, only {VERSION}.")
         values = {item.name: record[item.name] for item in fields(cls)}
         for name, kind in (("rows", Row), ("baselines", Baseline), ("components", Component)):
             values[name] = tuple(kind(**entry) for entry in values[name])
@@ -208,7 +208,7 @@ class EnergyReport:
         try:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is no energy report: {error}") from error
+            raise ValueError(f"{path} is not an energy report: {error}") from error
 
     def co2_eq_emissions(self, training_type: str = "pre-training") -> dict | None:
         """For a model card's metadata, in grams; None if nothing was measured."""

@@ -1,4 +1,4 @@
-"""What repeated measurements allow to be said, and what not. Pure functions; scipy is imported when they are called.
+"""Statistics of repeated measurements: what can be concluded. Pure functions; scipy is imported when one is called.
 
 One sample: Shapiro-Wilk at 0.05 (HuggingGreen, section V.A). If it does not reject normality, the mean with Student's
 interval; if it does, the median with the interval of order statistics, which assumes nothing.
@@ -122,7 +122,7 @@ def compare(
     for values in (a, b):
         _check(list(values.values()))
     if ratio and min(*a.values(), *b.values()) <= 0:
-        raise ValueError(f"a ratio of {names[1]} to {names[0]} needs values above 0.")
+        raise ValueError(f"the ratio of {names[1]} to {names[0]} needs values above 0.")
     seeds = sorted(a.keys() & b.keys())
     if len(seeds) == len(a) == len(b):
         result = _compare_paired([a[seed] for seed in seeds], [b[seed] for seed in seeds], ratio)
@@ -202,7 +202,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def verdict(comparison: Comparison) -> str:
-    """What a comparison of energies means for whoever hoped to save some."""
+    """A comparison of energies in plain words: saved, or not, or unknown."""
     if comparison.p is None:
         return comparison.reason
     p = comparison.p if comparison.adjusted is None else comparison.adjusted
@@ -242,7 +242,7 @@ def _is_constant(values: Sequence[float]) -> bool:
 
 
 def _p_of_constant(effect: float) -> float:
-    """Where nothing varies, any difference is one."""
+    """Without variation, any difference is significant."""
     return 1.0 if abs(effect) < 1e-12 else 0.0
 
 

@@ -32,7 +32,7 @@ class TrackerUnavailable(Exception):
 
 
 class _Complaints(logging.Handler):
-    """Hears what codecarbon would print, and keeps the last error: it catches its own exceptions and logs them."""
+    """Catches codecarbon's log lines and keeps the first error: codecarbon logs its exceptions instead of raising."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -149,7 +149,7 @@ class Tracker:
 
 
 class _Quiet:
-    """While it lasts, codecarbon's logger talks to us alone."""
+    """Context in which codecarbon's log lines go to a handler of ours instead of the terminal."""
 
     def __init__(self, listener: logging.Handler):
         self.listener, self.logger = listener, logging.getLogger("codecarbon")

@@ -1,1 +1,1 @@
-"""Training: what stands between a model and a run."""
+"""Training: arguments, runs, trainers, callbacks, losses, metrics and checkpoints."""

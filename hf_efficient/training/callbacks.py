@@ -1,4 +1,4 @@
-"""What happens along the way: lines or a progress bar, the moving average, and a stop that was asked for."""
+"""Callbacks for the moving average of the weights and for stopping at SIGTERM."""
 
 import signal
 import sys
@@ -7,44 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from transformers import ProgressCallback, TrainerCallback
+from transformers import TrainerCallback
 from transformers.utils import logging
 
 from .ema import MovingAverage
-from .history import measured
-
-
-def describe(logs: dict, state) -> str:
-    """One log as a line: "step 50/780  epoch 0.64  loss 2.01  learning_rate 0.001"."""
-    values = measured(logs) or {name: value for name, value in logs.items() if name.startswith("energy_")}
-    shown = [
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in values.items()
-        if name not in ("step", "epoch", "grad_norm")
-    ]
-    head = [f"step {state.global_step}/{state.max_steps}", f"epoch {state.epoch or 0:.2f}"]
-    return "  ".join(head + shown) if shown else ""
-
-
-class LineCallback(TrainerCallback):
-    """A line per log, where there is no terminal that a bar could be drawn on."""
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        if state.is_world_process_zero and (line := describe(logs, state)):
-            print(line, flush=True)
-
-
-class BarCallback(ProgressCallback):
-    """transformers' progress bar, with the same lines above it."""
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        if state.is_world_process_zero and self.training_bar is not None and (line := describe(logs, state)):
-            self.training_bar.write(line)
-
-    def close(self) -> None:
-        for bar in (self.prediction_bar, self.training_bar):
-            if bar is not None:
-                bar.close()
 
 
 class AverageCallback(TrainerCallback):

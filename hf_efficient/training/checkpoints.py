@@ -38,7 +38,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def newest_intact(output_dir: str | Path) -> Path | None:
-    """The newest checkpoint that is as it was written; a warning says what is wrong with newer ones."""
+    """The newest intact checkpoint; a warning says what is wrong with newer ones."""
     for checkpoint in reversed(list_checkpoints(output_dir)):
         if not (harm := damage(checkpoint)):
             return checkpoint
@@ -47,7 +47,7 @@ def newest_intact(output_dir: str | Path) -> Path | None:
 
 
 def damage(checkpoint: Path) -> str | None:
-    """What has happened to a checkpoint, or None."""
+    """What is wrong with a checkpoint; None if it is intact."""
     try:
         files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
         listed = [(name, entry["size"], entry["sha256"]) for name, entry in files.items()]
@@ -87,7 +87,7 @@ def begin(checkpoint: Path) -> Path:
 
 
 def complete(folder: Path, checkpoint: Path) -> None:
-    """Makes a folder that has been written a checkpoint."""
+    """Renames a folder that is written completely to the name of its checkpoint."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     entries = {
         path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": sha256(path)} for path in files
@@ -103,7 +103,7 @@ def complete(folder: Path, checkpoint: Path) -> None:
 
 @contextmanager
 def explain_failure(checkpoint: Path) -> Iterator[None]:
-    """While a checkpoint is written: a full disk costs neither the previous one nor the reason."""
+    """Explains why a checkpoint could not be written, such as a full disk; the previous one is kept."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own
@@ -176,7 +176,7 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
         return load_file(checkpoint / WEIGHTS)
     shards = set(json.loads((checkpoint / WEIGHTS_INDEX).read_text(encoding="utf-8"))["weight_map"].values())
     if any(Path(shard).name != shard for shard in shards):
-        raise ValueError(f"{WEIGHTS_INDEX} names files outside of its folder")
+        raise ValueError(f"{WEIGHTS_INDEX} names files outside its folder")
     return {name: tensor for shard in sorted(shards) for name, tensor in load_file(checkpoint / shard).items()}
 
 

@@ -1,10 +1,10 @@
 """Training of object detectors, whose evaluation gathers detections rather than the logits of every query."""
 
-import numpy as np
 import torch
 from torch import Tensor
+from transformers.image_transforms import center_to_corners_format
 
-from .metrics.detection import detection_scores, read_queries, to_corners
+from .metrics.detection import detection_scores, read_queries
 from .trainer import EfficientTrainer
 
 PADDING = -100  # the class of rows that are there to make images equally long; transformers' padding is the same
@@ -28,9 +28,9 @@ class DetectionTrainer(EfficientTrainer):
 
 def pack_detections(logits: Tensor, boxes: Tensor) -> Tensor:
     """(B, Q, 6): score, class, box as corners"""
-    found = read_queries(logits.float().cpu().numpy(), boxes.float().cpu().numpy())
-    rows = [np.column_stack([image["scores"], image["labels"], image["boxes"]]) for image in found]
-    return torch.from_numpy(np.stack(rows)).to(logits.device, torch.float32)
+    found = read_queries(logits.float(), boxes.float())
+    rows = [torch.column_stack([image["scores"], image["labels"], image["boxes"]]) for image in found]
+    return torch.stack(rows)
 
 
 def pack_objects(labels: list[dict[str, Tensor]]) -> Tensor:
@@ -44,5 +44,5 @@ def score_detections(prediction) -> dict[str, float]:
     detections, objects = prediction
     predictions = [{"scores": x[:, 0], "labels": x[:, 1].astype(int), "boxes": x[:, 2:]} for x in detections]
     real = (x[x[:, 0] >= 0] for x in objects)
-    references = [{"labels": x[:, 0].astype(int), "boxes": to_corners(x[:, 1:])} for x in real]
+    references = [{"labels": x[:, 0].astype(int), "boxes": center_to_corners_format(x[:, 1:])} for x in real]
     return detection_scores(predictions, references)

@@ -100,7 +100,7 @@ class EnergyCallback(TrainerCallback, ExportableState):
 
     def _say_what_is_resumed(self, state, past: EnergyReport | None, lost: float) -> None:
         if past is not None and state.is_world_process_zero:
-            logger.info(f"energy goes on from {past.joules() or 0:.4g} J, {lost:.4g} J of which went into lost work.")
+            logger.info(f"energy spent before: {past.joules() or 0:.4g} J, {lost:.4g} J of it for work that was lost.")
 
     def on_train_end(self, args, state, control, **kwargs):
         if self.meter is None:
@@ -226,14 +226,14 @@ class EnergyCallback(TrainerCallback, ExportableState):
         if spent >= self.options.budget:
             logger.warning(
                 f"the energy budget of {self.options.budget:.4g} J is spent at step {state.global_step} "
-                f"({spent:.4g} J): training stops, with a checkpoint."
+                f"({spent:.4g} J): training saves a checkpoint and stops."
             )
             self.meter.note(stopped_by_budget=True)
             control.should_training_stop = control.should_save = True
 
 
 def energy_report(trainer) -> EnergyReport | None:
-    """Of a trainer's run; None if it has no EnergyCallback that measured."""
+    """The energy report of a trainer's run; None if nothing was measured."""
     for callback in trainer.callback_handler.callbacks:  # asked for anew: Trainer may replace callbacks as it resumes
         if isinstance(callback, EnergyCallback) and callback.meter is not None:
             return callback.meter.report()

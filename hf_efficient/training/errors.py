@@ -1,4 +1,4 @@
-"""What stops a run, told in a sentence: `launch.script` prints it instead of a traceback."""
+"""Errors that stop a run: `launch.script` prints them as one sentence instead of a traceback."""
 
 
 class RunError(ValueError):
@@ -14,4 +14,4 @@ class CheckpointError(TrainingError):
 
 
 class NonFiniteError(TrainingError):
-    """A loss or gradient that is no number."""
+    """A loss or gradient is NaN or infinite."""

@@ -59,7 +59,7 @@ def history(logs: list[dict]) -> list[dict]:
 
 
 def measured(log: dict) -> dict:
-    """One log without costs; nothing if nothing else is left, or if it is the summary at the end."""
+    """One log without times and energy; empty if nothing is left, or if it is the summary at the end."""
     if "train_loss" in log:
         return {}
     names = sorted(

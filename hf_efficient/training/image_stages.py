@@ -1,13 +1,7 @@
 """What comes before fine-tuning: masked patches, and hard-negative contrast (HuggingGreen, research question 3).
 
     masked        a share of each image's patches is hidden and predicted from the others; needs no labels
-    contrastive   images of a class come together, those of other classes go apart:
-
-    L = mean over anchors a of [ mean over positives p of D(a, p)² + max(0, m − D(a, n))² ],   D(a, b) = ‖z_a − z_b‖
-
-where z is the L2-normalised output of a small MLP on the pooled image, p are the other images of a's class in the
-batch, and n is one of another class: the nearest ("hard"), or any ("random", as the paper words it). The authors' code
-compares labels with 0 and 1 and takes the farthest negative, which is the easiest.
+    contrastive   images of a class come together, those of other classes go apart (`losses.contrastive_loss`)
 
 What either stage saves is an encoder that `model: {pretrained: <its output_dir>}` of the next stage takes.
 """
@@ -31,6 +25,7 @@ from ..data.image_batches import ImageBatches
 from .arguments import EfficientTrainingArguments
 from .callbacks import without_bars
 from .checkpoints import UNFINISHED
+from .losses import contrastive_loss
 from .trainer import EfficientTrainer
 
 MASK_RATIO = 0.15  # of models whose config has none
@@ -115,23 +110,6 @@ def masked_images(images: ImageBatches, config: PreTrainedConfig, seed: int = 0)
 
 
 # Contrast
-
-
-def contrastive_loss(embeddings: Tensor, labels: Tensor, margin: float = 1.0, negatives: str = "hard") -> Tensor:
-    """The loss above for vectors (B, d) of length 1 and labels (B,); anchors without a positive or a negative don't
-    count, and without any anchor it is 0."""
-    squared = (2 - 2 * embeddings @ embeddings.mT).clamp_min(0)  # (B, B): D²
-    same = labels[:, None] == labels
-    positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    anchors = positive.any(1) & ~same.all(1)
-    if not anchors.any():
-        return embeddings.sum() * 0
-    squared, same, positive = squared[anchors], same[anchors], positive[anchors]
-    attracted = (squared * positive).sum(1) / positive.sum(1)
-    order = squared.detach() if negatives == "hard" else torch.rand_like(squared)
-    chosen = order.masked_fill(same, torch.inf).argmin(1, keepdim=True)
-    distance = squared.gather(1, chosen).squeeze(1).clamp_min(1e-12).sqrt()  # whose slope at 0 is infinite
-    return (attracted + F.relu(margin - distance).square()).mean()
 
 
 def recall_at_1(embeddings: Tensor, labels: Tensor) -> float:

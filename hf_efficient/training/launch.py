@@ -19,17 +19,18 @@ import hf_efficient
 
 from ..hub import HubError
 from ..model_card import write_card
-from .arguments import Run
 from .checkpoints import list_checkpoints, replace_file
 from .errors import RunError, TrainingError
 from .history import COSTS
+from .progress import header
+from .run import Run
 from .trainer import EfficientTrainer
 
 # What may be another when a run goes on: it changes neither what is computed nor what is reported of it.
 HARMLESS = {
-    *("output_dir", "resume", "run_name", "report_to", "disable_tqdm", "log_level", "save_total_limit"),
+    *("output_dir", "resume", "run_name", "report_to", "disable_tqdm", "verbose", "log_level"),
     *("num_train_epochs", "max_steps", "load_best_model_at_end", "push_to_hub", "hub_model_id", "hub_strategy"),
-    *("hub_always_push", "hub_revision"),
+    *("hub_always_push", "hub_revision", "save_total_limit"),
     *("hub_private_repo", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
     *("dataloader_persistent_workers", "early_stopping_patience", "project"),
 }
@@ -58,6 +59,8 @@ def train_and_report(trainer: EfficientTrainer, run: Run, unit: str = "image", i
         what results.json holds.
     """
     claim_folder(run, trainer.is_world_process_zero())
+    if trainer.is_world_process_zero():
+        print(header(trainer, run.dataset.get("name", "")) + "\n", flush=True)
     trainer.wait()
     energy = attach_energy(trainer, run, unit, items_per_sample)
     trainer.train(resume_from_checkpoint=run.training.resume)
@@ -71,8 +74,6 @@ def train_and_report(trainer: EfficientTrainer, run: Run, unit: str = "image", i
         replace_file(Path(run.training.output_dir) / "results.json", json.dumps(results, indent=2) + "\n")
         write_card(run.training.output_dir)
         print("\n" + table(results), flush=True)
-        files = "the model, its card README.md, results.json, history.csv, curves.png"
-        print(f"\nWritten to {run.training.output_dir}: {files}", flush=True)
     trainer.wait()
     if run.training.push_to_hub:
         trainer.push_to_hub()
@@ -170,18 +171,21 @@ def finite(value):
 
 def table(results: dict) -> str:
     """The results that one looks at first."""
-    rows = {
-        "model": f"{results['model']}, {results['parameters']:,} parameters",
-        "training": f"{results['steps']} steps, {results['epochs'] or 0:.1f} epochs, {results['train_seconds']:.0f} s",
-        **{name.removeprefix("eval_"): shown(value) for name, value in results["metrics"].items() if name != "epoch"},
+    scores = {
+        name.removeprefix("eval_"): shown(value) for name, value in results["metrics"].items() if name != "epoch"
     }
-    if kwh := results.get("energy", {}).get("kwh"):
-        rows["energy"] = f"{kwh * 3.6e6:,.0f} J of training and evaluation ({kwh:.3g} kWh); energy.json says how known"
+    rows = {
+        "training": f"{results['steps']} steps, {results['epochs'] or 0:.1f} epochs, {results['train_seconds']:.0f} s",
+        "evaluation": ", ".join(f"{name} {shown(value)}" for name, value in scores.items()),
+    }
     if results["best_step"]:
         metric = f"{results['metric_for_best_model']} {shown(results['best_metric'])}"
         rows["best"] = f"{metric}, step {results['best_step']}"
-    width = max(map(len, rows))
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+    if kwh := results.get("energy", {}).get("kwh"):
+        rows["energy"] = (
+            f"{kwh * 3.6e6:,.0f} J ({kwh:.3g} kWh) for training and evaluation; energy.json says how known"
+        )
+    return "\n".join(f"{name:<10} {value}" for name, value in rows.items() if value)
 
 
 def shown(value) -> str:

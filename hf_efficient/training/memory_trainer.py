@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import Sampler, SequentialSampler
 
-from ..data.image_batches import take_batch
+from ..data.collators import take_batch
 from ..data.text_streams import IGNORED, Segments
 from ..models.compressive_performer.cache import CompressiveMemory
 from .metrics.language_model import LanguageModelScores
@@ -32,7 +32,7 @@ class MemoryTrainer(EfficientTrainer):
     def __init__(self, model: nn.Module, args, **kwargs):
         if args.label_smoothing_factor:
             raise ValueError(
-                f"label_smoothing_factor={args.label_smoothing_factor}: a language model's bits have none."
+                f"label_smoothing_factor={args.label_smoothing_factor} must be 0: bits are those of the true labels."
             )
         if getattr(model, "loss_type", "") is None:
             model.loss_type = "ForCausalLM"  # which GPT2LMHeadModel's name does not say
@@ -41,11 +41,11 @@ class MemoryTrainer(EfficientTrainer):
         super().__init__(model, args, data_collator=take_batch, **kwargs)
         model.config.use_cache = cached  # of the model that is saved; in training each call says that it needs none
         if not self.model_accepts_loss_kwargs:
-            raise ValueError(f"{type(model).__name__} takes no shift_labels: it can't predict beyond a segment's end.")
+            raise ValueError(f"{type(model).__name__} must accept shift_labels, to predict across segments.")
         has_memory = "memory" in inspect.signature(model.forward).parameters
         self.carries_memory = has_memory and getattr(model.config, "has_memory", True)
         if self.carries_memory and args.n_gpu > 1:
-            raise ValueError(f"memory stays with its rows: give each of the {args.n_gpu} GPUs a process (torchrun).")
+            raise ValueError(f"with memory, each of the {args.n_gpu} GPUs needs its own process: use torchrun.")
         self.redrawing = [module for module in model.modules() if getattr(module, "redraw_interval", 0)]
         self.memories: dict[int, CompressiveMemory] = {}  # of training, by the first stream of a batch
         self.evaluation = Evaluation()
@@ -62,7 +62,7 @@ class MemoryTrainer(EfficientTrainer):
     def _get_eval_sampler(self, eval_dataset: Segments) -> Sampler:
         check_streams(eval_dataset, self.args.eval_batch_size, self.args.world_size)
         if not eval_dataset.whole:
-            raise ValueError("evaluation predicts a whole text, once: give it TextStreams(..., whole=True).")
+            raise ValueError("eval_dataset must be TextStreams(..., whole=True): each token is predicted once.")
         return SequentialSampler(eval_dataset)
 
     # ---- steps ----
@@ -102,7 +102,7 @@ class MemoryTrainer(EfficientTrainer):
         stream, reset = inputs.pop("stream"), inputs.pop("reset")
         if self.carries_memory and not reset.all():
             if stream not in memories:
-                raise ValueError(f"streams from {stream} on go on, but there is no memory of what came before.")
+                raise ValueError(f"the streams from {stream} on continue a text, but their memory is missing.")
             inputs["memory"] = memories[stream]
             if reset.any():
                 inputs["reset"] = reset
@@ -167,7 +167,7 @@ class MemoryTrainer(EfficientTrainer):
         super().load_extra(folder)
         files = sorted(Path(folder).glob("memory-*.safetensors"))
         if not files:
-            raise ValueError(f"{folder} holds no memory: it is no checkpoint of a MemoryTrainer.")
+            raise ValueError(f"{folder} has no memory: it was not saved by a MemoryTrainer.")
         self.memories, self.totals = {}, self.no_totals()
         for file in files:
             tensors = load_file(file, device=str(self.args.device))
@@ -184,7 +184,7 @@ class MemoryTrainer(EfficientTrainer):
 
 
 class Evaluation:
-    """What one evaluation remembers and has counted."""
+    """The memory and the counts of one evaluation."""
 
     def __init__(self):
         self.memories: dict[int, CompressiveMemory] = {}
@@ -195,9 +195,9 @@ class Evaluation:
 
 
 def check_streams(dataset: Segments, batch_size: int, processes: int, accumulated: int = 1) -> None:
-    """Whether rows of batches stay rows of streams."""
+    """Raises unless each row of the batches belongs to one stream."""
     if not isinstance(dataset, Segments):
-        raise ValueError(f"a MemoryTrainer reads TextStreams or RandomCrops, not {type(dataset).__name__}.")
+        raise ValueError(f"train_dataset must be TextStreams or RandomCrops, got {type(dataset).__name__}.")
     if dataset.streams != batch_size * processes * accumulated:
         raise ValueError(
             f"the text is cut into streams={dataset.streams}, but batches of {batch_size} rows on {processes} "

@@ -1,4 +1,4 @@
-"""transformers' Trainer, made to survive: what is killed and started again ends as if nothing had happened.
+"""transformers' Trainer with exact resume: a run that is killed and started again ends as if nothing had happened.
 
 A checkpoint holds all that the next step depends on. Weights, optimizer, scheduler, random states and Trainer's own
 state are transformers' files; beside them are the moving average and the loss since the last log. Data come in an
@@ -28,11 +28,12 @@ from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import has_length
 
 from . import checkpoints
-from .callbacks import AverageCallback, BarCallback, LineCallback, StopSignal, without_bars
+from .callbacks import AverageCallback, StopSignal, without_bars
 from .ema import MovingAverage
 from .errors import CheckpointError, NonFiniteError, RunError
 from .history import HistoryCallback, draw_curves
 from .hub_mixin import HubMixin
+from .progress import ProgressBar, ProgressLines
 from .trainer_methods import check_trainer_methods
 
 TERMINATED = 128 + 15  # what a shell calls the exit by SIGTERM
@@ -48,7 +49,7 @@ class EfficientTrainer(HubMixin, Trainer):
         check_trainer_methods()
         super().__init__(*args, **kwargs)
         if self.args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            raise RunError(f"ema_decay={self.args.ema_decay} needs whole weights: with FSDP or DeepSpeed set it to 0.")
+            raise RunError(f"ema_decay={self.args.ema_decay} can't be used with FSDP or DeepSpeed: set it to 0.")
         self.average: MovingAverage | None = None
         self.stop_signal = StopSignal()
         self.loop = _Loop(self)
@@ -57,10 +58,10 @@ class EfficientTrainer(HubMixin, Trainer):
         patience = self.args.early_stopping_patience
         if patience is not None:
             self.add_callback(EarlyStoppingCallback(patience, self.args.early_stopping_threshold))
-        for callback in (HistoryCallback(), LineCallback() if self.args.disable_tqdm else BarCallback()):
+        for callback in (HistoryCallback(), ProgressLines(self.args.verbose), self.stop_signal, self.loop):
             self.add_callback(callback)
-        self.add_callback(self.stop_signal)
-        self.add_callback(self.loop)
+        if not self.args.disable_tqdm:
+            self.add_callback(ProgressBar())
 
     # ---- what a subclass adds ----
 
@@ -91,7 +92,7 @@ class EfficientTrainer(HubMixin, Trainer):
                 return super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
         finally:
             for callback in self.callback_handler.callbacks:
-                if isinstance(callback, BarCallback):
+                if isinstance(callback, ProgressBar):
                     callback.close()
             if self.is_world_process_zero() and self.state.log_history:
                 draw_curves(self.state.log_history, Path(self.args.output_dir) / "curves.png")
@@ -102,7 +103,7 @@ class EfficientTrainer(HubMixin, Trainer):
             return None
         if resume is not True:
             if harm := checkpoints.damage(Path(resume)):
-                raise CheckpointError(f"{resume} can't be resumed from: {harm}.")
+                raise CheckpointError(f"can't resume from {resume}: {harm}.")
             return Path(resume)
         found = [None]
         if self.is_world_process_zero():
@@ -330,7 +331,7 @@ class EpochSampler(Sampler[int]):
 
 
 class _Loop(TrainerCallback):
-    """Where the loop stands, as far as Trainer's own state does not say."""
+    """The state of the training loop that Trainer's own state does not have."""
 
     def __init__(self, trainer: EfficientTrainer):
         self.trainer = trainer

@@ -15,7 +15,7 @@ from hf_efficient.data.augmentation import (
     mix,
     resized_crop,
 )
-from hf_efficient.data.soft_labels import soft_cross_entropy, soften
+from hf_efficient.data.soft_labels import soften
 
 ALL = Augmentation(
     flip=True, crop=4, resized_crop=0.3, randaugment=2, erase=0.25, mixup=0.2, cutmix=1.0, label_smoothing=0.1
@@ -139,25 +139,6 @@ def test_soft_labels():
     assert smooth[0].tolist() == pytest.approx([0.925, 0.025, 0.025, 0.025]) and torch.allclose(
         smooth.sum(1), torch.ones(3)
     )
-
-
-def test_soft_cross_entropy_is_the_loss_trainers_need():
-    logits, hard = torch.randn(6, 5), torch.randint(0, 5, (6,))
-    outputs = {"logits": logits}
-    expected = F.cross_entropy(logits, hard)
-    soft = soften(hard, 5, 0.0)
-    for labels in (hard, soft):
-        assert torch.allclose(soft_cross_entropy(outputs, labels), expected)
-        assert torch.allclose(soft_cross_entropy((logits,), labels), expected)
-    smooth = soften(hard, 5, 0.1)
-    assert torch.allclose(soft_cross_entropy(outputs, smooth), F.cross_entropy(logits, hard, label_smoothing=0.1))
-    # Two batches of unequal size accumulate to the mean over all images; the Trainer counts the labels' entries.
-    for labels in (hard, smooth):
-        parts = (
-            soft_cross_entropy({"logits": logits[some]}, labels[some], torch.tensor(labels.numel()))
-            for some in (slice(0, 4), slice(4, 6))
-        )
-        assert torch.allclose(sum(parts), soft_cross_entropy(outputs, labels))
 
 
 def test_numbers_belong_to_seed_epoch_and_image():

@@ -10,9 +10,10 @@ from transformers import Trainer, TrainingArguments
 
 from hf_efficient.data.augmentation import Augmentation
 from hf_efficient.data.balanced_sampler import BalancedSampler
-from hf_efficient.data.image_batches import ImageBatches, take_batch
+from hf_efficient.data.collators import take_batch
+from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_sets import ImageSet
-from hf_efficient.data.soft_labels import soft_cross_entropy
+from hf_efficient.training.losses import soft_cross_entropy
 
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 NORMAL = {"mean": MEAN, "std": STD}
@@ -159,7 +160,7 @@ def test_pixels_alone():
         ({"mosaic": True}, "mosaic=True is for task='detection'"),
         ({"std": [0.2, 0.0, 0.1]}, r"std=.* must be positive"),
         ({"seed": -1}, "seed=-1 must not be negative"),
-        ({"task": "pixels", "augmentation": Augmentation(mixup=0.2)}, "task='pixels' goes without mixup"),
+        ({"task": "pixels", "augmentation": Augmentation(mixup=0.2)}, "mixup can't be used with task='pixels'"),
     ],
 )
 def test_wrong_options(options, message):
@@ -168,7 +169,7 @@ def test_wrong_options(options, message):
 
 
 def test_boxes_go_without_what_would_misplace_them():
-    with pytest.raises(ValueError, match="task='detection' goes without randaugment, cutmix"):
+    with pytest.raises(ValueError, match="randaugment, cutmix can't be used with task='detection'"):
         ImageBatches(
             image_set(boxes=True), **NORMAL, task="detection", augmentation=Augmentation(randaugment=2, cutmix=1.0)
         )
@@ -275,9 +276,9 @@ def test_balanced_batches():
     ("classes", "images", "message"),
     [
         (1, 2, "classes_per_batch=1"),
-        (6, 2, "at most 5, the number"),
+        (6, 2, "between 2 and 5, the number"),
         (2, 1, "images_per_class=1"),
-        (2, 9, "at most 8"),
+        (2, 9, "between 2 and 8"),
     ],
 )
 def test_balance_that_is_not_possible(classes, images, message):

@@ -41,5 +41,5 @@ def test_images_without_pixels_are_refused(size):
 
 @pytest.mark.parametrize("mode", ["F", "I"])
 def test_modes_without_a_range_are_refused(mode):
-    with pytest.raises(ValueError, match=f"mode '{mode}' has no fixed range"):
+    with pytest.raises(ValueError, match=f"mode '{mode}' have no fixed range"):
         to_rgb(GREY.convert(mode))

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_efficient.data.text import DATA_FOLDER, decode, load_text, split_text, strip_tags
+from hf_efficient.data.folders import DATA_FOLDER
+from hf_efficient.data.text import decode, load_text, split_text, strip_tags
 
 TEXT = "\n".join(f"Line {i}: ein Käse, čtyři <b>koně</b>." for i in range(200)).encode()
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -52,10 +53,10 @@ def test_a_path_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: load_text("no such thing"), "no text is called 'no such thing'"),
+        (lambda: load_text("no such thing"), "unknown text 'no such thing'"),
         (lambda: split_text(TEXT, "letter"), "level='letter' must be one of byte, bpe, word"),
         (lambda: split_text(TEXT, "byte", "mine"), "preset='mine' must be one of paper, standard"),
-        (lambda: split_text(b"abc", "byte"), "a text of 3 bytes leaves nothing for"),
+        (lambda: split_text(b"abc", "byte"), "a text of 3 bytes is too short: nothing is left for"),
     ],
 )
 def test_bad_input(call, message):
@@ -65,10 +66,10 @@ def test_bad_input(call, message):
 
 def test_enwik8_needs_its_folder_or_the_hub(monkeypatch, tmp_path):
     monkeypatch.delenv(DATA_FOLDER, raising=False)
-    with pytest.raises(ValueError, match=f"can't be had from the Hub .*in the variable {DATA_FOLDER}"):
+    with pytest.raises(ValueError, match=f"can't be loaded from the Hub .*set {DATA_FOLDER}=<folder>"):
         load_text("enwik8")
     monkeypatch.setenv(DATA_FOLDER, str(tmp_path))
-    with pytest.raises(ValueError, match="neither enwik8 nor enwik8_head"):
+    with pytest.raises(ValueError, match="has no file enwik8 or enwik8_head"):
         load_text("enwik8")
 
 

@@ -46,7 +46,7 @@ def test_without_codecarbon_a_country_is_taken_as_it_is(monkeypatch):
         ({"budget_kwh": 1, "budget_joules": 1}, "give one of them"),
         ({"enabled": "yes"}, "energy.enabled='yes' must be true or false"),
         ({"country": 276}, "energy.country=276"),
-        ({"contry": "DEU"}, "energy has no key 'contry': it has enabled, country"),
+        ({"contry": "DEU"}, "energy has no key 'contry'. Its keys are enabled, country"),
     ],
 )
 def test_wrong_options_are_named(options, message):

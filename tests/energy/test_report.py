@@ -63,7 +63,7 @@ def test_json_round_trip(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 9}', '{"version": 1}'])
 def test_what_is_no_report_is_refused(tmp_path, text):
     (tmp_path / "energy.json").write_text(text)
-    with pytest.raises(ValueError, match=r"energy\.json is no energy report"):
+    with pytest.raises(ValueError, match=r"energy\.json is not an energy report"):
         EnergyReport.load(tmp_path / "energy.json")
 
 

@@ -19,6 +19,8 @@ def test_the_demo_trains_reports_and_uses_both_models(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert len(done.stdout.splitlines()) < 80 - 18 - 3, "the whole of it has 18 epochs and 3 evaluations more"
+    assert "torchao" not in done.stderr and "_pytree" not in done.stderr
     for word in (
         "accuracy",
         "micro-F1",

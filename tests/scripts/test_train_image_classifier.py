@@ -17,9 +17,9 @@ from train_image_classifier import build_trainer, main, pixel_statistics
 from transformers import pipeline
 
 from hf_efficient.data.image_sets import load_images
-from hf_efficient.training.arguments import load_run
 from hf_efficient.training.checkpoints import list_checkpoints
 from hf_efficient.training.errors import RunError
+from hf_efficient.training.run import load_run
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "train_image_classifier.py"
@@ -145,7 +145,7 @@ def test_what_is_wrong_is_one_line(config):
 
 def kill_at(step, number, *words):
     """Starts the script and sends it a signal as soon as it reports a step."""
-    process = start(*words)
+    process = start(*words, "--verbose")
     for line in process.stdout:
         if line.startswith(f"step {step}/"):
             process.send_signal(number)

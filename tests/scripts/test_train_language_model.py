@@ -9,8 +9,8 @@ import yaml
 from transformers import pipeline
 
 from hf_efficient.data.text_streams import TextOptions
-from hf_efficient.training.arguments import load_run
 from hf_efficient.training.errors import RunError
+from hf_efficient.training.run import load_run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 OURS = {
@@ -78,7 +78,7 @@ def test_a_run_ends_with_a_model_that_writes(train, capsys, model, dataset):
 @pytest.mark.parametrize(
     ("model", "dataset", "message"),
     [
-        (OURS, {"name": "nothing"}, "dataset: no text is called 'nothing'"),
+        (OURS, {"name": "nothing"}, "dataset: unknown text 'nothing'"),
         (OURS, {"level": "letter"}, "dataset: level='letter' must be one of"),
         (OURS, {"levl": "byte"}, "dataset.levl is unknown; did you mean level?"),
         (OURS, {"limit": 60}, "dataset: a text of .* tokens is too short for 4 streams"),

@@ -11,8 +11,8 @@ import torch
 import yaml
 
 from hf_efficient.data.image_sets import ImageSet, ImageSplits
-from hf_efficient.training.arguments import load_run
 from hf_efficient.training.errors import RunError
+from hf_efficient.training.run import load_run
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -123,7 +123,7 @@ def test_a_classifier_is_evaluated_as_it_was_in_training(capsys):
     assert found == json.loads(Path("scores.json").read_text())
     assert found["metrics"]["accuracy"] == results["metrics"]["eval_accuracy"]
     assert "accuracy" in capsys.readouterr().out
-    with pytest.raises(RunError, match="no images are called 'nothing'"):
+    with pytest.raises(RunError, match="unknown images 'nothing'"):
         main(["results/digits", "nothing"])
     with pytest.raises(RunError, match="holds HuggingGreenViTForMaskedImageModeling: give --task"):
         from pretrain_image_encoder import main as pretrain

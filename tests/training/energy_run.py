@@ -38,11 +38,11 @@ class Killer(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kill_at", type=int)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     torch.manual_seed(0)
     arguments = TrainingArguments(
         str(options.folder),

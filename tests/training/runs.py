@@ -5,7 +5,8 @@ from transformers import TrainerCallback
 
 from hf_efficient import HuggingGreenViTConfig, HuggingGreenViTForImageClassification
 from hf_efficient.data.augmentation import Augmentation
-from hf_efficient.data.image_batches import ImageBatches, take_batch
+from hf_efficient.data.collators import take_batch
+from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_sets import ImageSet
 from hf_efficient.training.arguments import EfficientTrainingArguments
 from hf_efficient.training.history import history

@@ -10,7 +10,8 @@ from hf_efficient import (
     MobileViTv2Config,
     MobileViTv2ForObjectDetection,
 )
-from hf_efficient.data.image_batches import ImageBatches, take_batch
+from hf_efficient.data.collators import take_batch
+from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_sets import ImageSet
 from hf_efficient.training.arguments import EfficientTrainingArguments
 from hf_efficient.training.detection_trainer import (

@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import energy_run
 import pytest
 import torch
 from torch import nn
@@ -19,7 +20,6 @@ from energy_cases import Clock, FakeTracker
 
 WATTS = 15.0  # of the FakeTracker
 TRAINED, EVALUATED, BATCH = 20, 6, 8  # images: 3 steps per epoch, the last with 4 images; 1 batch to evaluate
-SCRIPT = Path(__file__).with_name("energy_run.py")
 
 
 class OneSecondModel(nn.Module):
@@ -305,7 +305,7 @@ def test_a_step_costs_next_to_nothing(tmp_path):
 
 def start(folder, *words: str, ranks: int = 1) -> list[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
-    return [sys.executable, *launcher, str(SCRIPT), str(folder), *words]
+    return [sys.executable, *launcher, energy_run.__file__, str(folder), *words]
 
 
 @pytest.mark.slow
@@ -316,8 +316,7 @@ def test_kill_9_loses_an_interval_at_most(tmp_path):
     killed = EnergyReport.load(tmp_path / "energy.json")
     took = float((tmp_path / "took.txt").read_text())  # seconds of training up to the kill
     assert took - 1.0 <= killed.seconds("train") <= took + 0.1 and not killed.finished
-    run = subprocess.run(start(tmp_path), capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
+    energy_run.main([str(tmp_path)])
     report = EnergyReport.load(tmp_path / "energy.json")
     assert report.finished and report.restarts == 1 and report.run == killed.run
     assert report.joules("train") > killed.joules("train") and 0 < report.lost < killed.joules("train")

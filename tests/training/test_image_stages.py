@@ -16,14 +16,14 @@ from hf_efficient import (
     MobileViTv2Config,
     MobileViTv2Model,
 )
-from hf_efficient.data.image_batches import ImageBatches, take_batch
+from hf_efficient.data.collators import take_batch
+from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_sets import load_images
 from hf_efficient.training.image_stages import (
     ContrastiveModel,
     ContrastiveTrainer,
     MaskedImages,
     PretrainingArguments,
-    contrastive_loss,
     contrastive_scores,
     masked_images,
     recall_at_1,
@@ -46,50 +46,6 @@ def unit_vectors(count: int, seed: int = 0) -> torch.Tensor:
     return F.normalize(
         torch.randn(count, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64), dim=1
     )
-
-
-# The loss
-
-
-def formula(z, labels, margin) -> float:
-    """As it is written, one pair after the other."""
-    terms = []
-    for a in range(len(z)):
-        distances = [(z[a] - x).norm() for x in z]
-        positives = [d**2 for b, d in enumerate(distances) if b != a and labels[b] == labels[a]]
-        negatives = [d for b, d in enumerate(distances) if labels[b] != labels[a]]
-        if positives and negatives:
-            terms.append(sum(positives) / len(positives) + max(0, margin - min(negatives)) ** 2)
-    return float(sum(terms) / len(terms))
-
-
-@pytest.mark.parametrize("margin", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("labels", [[0, 0, 1, 1, 2, 2], [5, 0, 0, 7, 0, 5], [0, 0, 1, 2, 3, 4]])
-def test_the_loss_is_the_formula(labels, margin):
-    z, labels = unit_vectors(6), torch.tensor(labels)
-    assert contrastive_loss(z, labels, margin).item() == pytest.approx(formula(z, labels, margin), rel=1e-9)
-    assert torch.autograd.gradcheck(lambda z: contrastive_loss(z, labels, margin), z.requires_grad_())
-
-
-@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2]])
-def test_without_anchors_the_loss_is_zero(labels):
-    z = unit_vectors(3).requires_grad_()
-    loss = contrastive_loss(z, torch.tensor(labels))
-    loss.backward()
-    assert loss == 0 and not z.grad.any()
-
-
-def test_hard_negatives_are_the_worst_of_the_random_ones():
-    z, labels = unit_vectors(20), torch.arange(20) % 4
-    torch.manual_seed(0)
-    drawn = torch.stack([contrastive_loss(z, labels, 1.5, "random") for _ in range(50)])
-    assert len(drawn.unique()) > 10 and (drawn < contrastive_loss(z, labels, 1.5)).all()
-
-
-def test_equal_vectors_of_different_classes_have_a_finite_gradient():
-    z = torch.ones(4, 1, requires_grad=True)
-    contrastive_loss(F.normalize(z, dim=1), torch.tensor([0, 0, 1, 1])).backward()
-    assert z.grad.isfinite().all()
 
 
 def test_recall_looks_at_others_only():

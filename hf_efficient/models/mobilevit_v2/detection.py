@@ -11,6 +11,7 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.image_transforms import center_to_corners_format, corners_to_center_format
 
 from ..base import check_single_labels
 from .configuration_mobilevit_v2 import MobileViTv2Config
@@ -110,11 +111,6 @@ def decode_boxes(offsets: Tensor, anchors: Tensor, variances: tuple[float, float
     return torch.cat([centres, anchors[..., 2:] * scales], -1)
 
 
-def to_corners(boxes: Tensor) -> Tensor:
-    """(cx, cy, w, h) -> (x0, y0, x1, y1)"""
-    return torch.cat([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], -1)
-
-
 def pairwise_iou(a: Tensor, b: Tensor) -> Tensor:
     """Intersection over union of boxes given by corners: (..., n, 4) x (..., m, 4) -> (..., n, m)"""
     overlap = torch.minimum(a[..., :, None, 2:], b[..., None, :, 2:]) - torch.maximum(
@@ -132,7 +128,7 @@ def match_anchors(boxes: Tensor, anchors: Tensor, threshold: float) -> Tensor:
     """
     if len(boxes) == 0:
         return torch.full((len(anchors),), -1, device=anchors.device)
-    iou = pairwise_iou(to_corners(boxes), to_corners(anchors))  # (n, A)
+    iou = pairwise_iou(center_to_corners_format(boxes), center_to_corners_format(anchors))  # (n, A)
     overlap, matched = iou.max(0)
     matched = matched.masked_fill(overlap < threshold, -1)
     best = iou.argmax(1)
@@ -240,7 +236,7 @@ def _detect(logits: Tensor, boxes: Tensor, config: MobileViTv2Config) -> tuple[T
         most = int(valid.sum(-1).max())
         scores, anchor, valid = scores[..., :most], anchor[..., :most], valid[..., :most]
     count = scores.shape[-1]
-    corners = to_corners(boxes).clamp(0, 1)
+    corners = center_to_corners_format(boxes).clamp(0, 1)
     candidates = corners.gather(1, anchor.flatten(1).unsqueeze(-1).expand(-1, -1, 4))  # (B, C · K, 4)
     groups = candidates.unflatten(1, (classes, count)).flatten(0, 1)
     keep = greedy_suppression(groups.detach(), valid.flatten(0, 1), config.ssd_nms_threshold).view_as(valid)
@@ -248,7 +244,7 @@ def _detect(logits: Tensor, boxes: Tensor, config: MobileViTv2Config) -> tuple[T
     rows = min(config.ssd_max_detections, classes * count)
     score, place = kept.topk(rows)  # (B, rows)
     found = candidates.gather(1, place.unsqueeze(-1).expand(-1, -1, 4))
-    found = torch.cat([(found[..., :2] + found[..., 2:]) / 2, found[..., 2:] - found[..., :2]], -1)
+    found = corners_to_center_format(found)
     lowest = torch.finfo(logits.dtype).min
     of_class = torch.where(score > 0, score.clamp_min(1e-30).log(), lowest).unsqueeze(-1)
     output = torch.full((*score.shape, classes), lowest, dtype=score.dtype, device=score.device)

@@ -1,15 +1,7 @@
-"""Scores, each as a function and as an `evaluate.Metric` that needs no network."""
+"""Scores of classifiers, object detectors and language models."""
 
-from .classification import ClassificationMetric, classification_scores
-from .detection import DetectionMetric, detection_scores, read_queries
-from .language_model import LanguageModelMetric, LanguageModelScores
+from .classification import classification_scores
+from .detection import detection_scores, read_queries
+from .language_model import LanguageModelScores
 
-__all__ = [
-    "ClassificationMetric",
-    "DetectionMetric",
-    "LanguageModelMetric",
-    "LanguageModelScores",
-    "classification_scores",
-    "detection_scores",
-    "read_queries",
-]
+__all__ = ["LanguageModelScores", "classification_scores", "detection_scores", "read_queries"]

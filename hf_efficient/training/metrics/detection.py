@@ -13,9 +13,11 @@ images of few objects, such as the one of Tiny ImageNet.
 
 from collections.abc import Sequence
 
-import datasets
-import evaluate
 import numpy as np
+import torch
+from torch import Tensor
+from transformers.image_transforms import center_to_corners_format
+from transformers.loss.loss_for_object_detection import box_iou
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0, 1, 101)
@@ -29,12 +31,12 @@ def detection_scores(predictions: Sequence[dict], references: Sequence[dict]) ->
         references: for each image 'labels' and 'boxes', in the same units.
     """
     if len(predictions) != len(references):
-        raise ValueError(f"predictions are of {len(predictions)} images and references of {len(references)}.")
+        raise ValueError(f"there are predictions for {len(predictions)} images and references for {len(references)}.")
     detections = [_by_confidence(prediction) for prediction in predictions]
     objects = [_arrays(reference, ("labels",)) for reference in references]
     labels = np.concatenate([np.zeros(0, np.int64), *(truth["labels"] for truth in objects)])
     if not len(labels):
-        raise ValueError("references hold no object: there is nothing to score.")
+        raise ValueError("references has no objects: there is nothing to score.")
     averages = _average_precisions(detections, objects, labels)  # (classes, thresholds)
     found, overlaps = np.concatenate([_most_confident(*pair) for pair in zip(detections, objects, strict=True)]).T
     return {
@@ -45,30 +47,22 @@ def detection_scores(predictions: Sequence[dict], references: Sequence[dict]) ->
     }
 
 
-def read_queries(logits: np.ndarray, pred_boxes: np.ndarray) -> list[dict]:
-    """What a model with queries detected: logits (B, Q, classes + 1), the last for "no object", and pred_boxes
-    (B, Q, 4) as cx, cy, w, h. Each query detects its most likely class."""
-    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
-    shares = (exponentials / exponentials.sum(-1, keepdims=True))[..., :-1]
-    return [
-        {"scores": score, "labels": label, "boxes": box}
-        for score, label, box in zip(shares.max(-1), shares.argmax(-1), to_corners(pred_boxes), strict=True)
-    ]
+def read_queries(logits: Tensor, pred_boxes: Tensor) -> list[dict[str, Tensor]]:
+    """What a model with queries detected: each query its most likely class.
+
+    Args:
+        logits: (B, Q, classes + 1), the last for "no object".
+        pred_boxes: (B, Q, 4) as cx, cy, w, h.
+    """
+    scores, labels = logits.softmax(-1)[..., :-1].max(-1)  # (B, Q)
+    names = ("scores", "labels", "boxes")
+    images = zip(scores, labels, center_to_corners_format(pred_boxes), strict=True)
+    return [dict(zip(names, image, strict=True)) for image in images]
 
 
-def to_corners(boxes: np.ndarray) -> np.ndarray:
-    """(..., 4): cx, cy, w, h -> left, top, right, bottom"""
-    centre, half = np.split(np.asarray(boxes), 2, axis=-1)
-    return np.concatenate([centre - half / 2, centre + half / 2], axis=-1)
-
-
-def pairwise_iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Intersection over union of corners (n, 4) and (m, 4): (n, m)"""
-    low, high = np.maximum(a[:, None, :2], b[:, :2]), np.minimum(a[:, None, 2:], b[:, 2:])
-    common = (high - low).clip(0).prod(-1)
-    areas = [(x[:, 2:] - x[:, :2]).prod(-1) for x in (a, b)]
-    union = areas[0][:, None] + areas[1] - common
-    return np.divide(common, union, out=np.zeros_like(common), where=union > 0)
+def overlaps_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Intersection over union of corners (n, 4) and (m, 4): (n, m); 0 for two boxes without area"""
+    return box_iou(torch.from_numpy(a), torch.from_numpy(b))[0].nan_to_num(0).numpy()
 
 
 def match(overlaps: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
@@ -94,7 +88,7 @@ def _average_precisions(detections: list[dict], objects: list[dict], labels: np.
     for hit, seen, truth in zip(hits, detections, objects, strict=True):
         for label in np.intersect1d(truth["labels"], seen["labels"]):
             rows = seen["labels"] == label
-            hit[rows] = match(pairwise_iou(seen["boxes"][rows], truth["boxes"][truth["labels"] == label]), THRESHOLDS)
+            hit[rows] = match(overlaps_of(seen["boxes"][rows], truth["boxes"][truth["labels"] == label]), THRESHOLDS)
     scores = np.concatenate([seen["scores"] for seen in detections])
     detected = np.concatenate([seen["labels"] for seen in detections])
     hits = np.concatenate(hits)
@@ -120,7 +114,7 @@ def _average_precision(hits: np.ndarray, count: int) -> np.ndarray:
 def _most_confident(seen: dict, truth: dict) -> np.ndarray:
     """(objects, 2): whether each was found, and the best overlap with it"""
     count = len(truth["labels"])
-    overlaps = pairwise_iou(seen["boxes"][:count], truth["boxes"])
+    overlaps = overlaps_of(seen["boxes"][:count], truth["boxes"])
     same = seen["labels"][:count, None] == truth["labels"]
     hits = match(np.where(same, overlaps, 0.0), THRESHOLDS[:1]).sum()
     found = np.arange(count) < hits  # how many is all that is asked
@@ -138,28 +132,6 @@ def _arrays(record: dict, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     arrays = {name: np.asarray(record[name]) for name in names}
     for name, value in arrays.items():
         if value.shape != (len(boxes),):
-            raise ValueError(f"{name} {value.shape} must be one for each of {len(boxes)} boxes.")
+            raise ValueError(f"{name} must have shape ({len(boxes)},), one per box, got {value.shape}.")
     arrays["labels"] = arrays["labels"].astype(np.int64)
     return {**arrays, "boxes": boxes}
-
-
-class DetectionMetric(evaluate.Metric):
-    """`DetectionMetric().compute(predictions=[{...}, ...], references=[{...}, ...])`, one entry per image."""
-
-    def _info(self):
-        labels, boxes = datasets.List(datasets.Value("int64")), datasets.List(datasets.List(datasets.Value("float64")))
-        scores = datasets.List(datasets.Value("float64"))
-        return evaluate.MetricInfo(
-            description=__doc__,
-            citation="",
-            inputs_description=detection_scores.__doc__,
-            features=datasets.Features(
-                {
-                    "predictions": {"scores": scores, "labels": labels, "boxes": boxes},
-                    "references": {"labels": labels, "boxes": boxes},
-                }
-            ),
-        )
-
-    def _compute(self, predictions, references):
-        return detection_scores(predictions, references)

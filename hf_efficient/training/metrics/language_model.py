@@ -13,9 +13,6 @@ Only the last two can be compared across tokenizers, and words only beside their
 import math
 from dataclasses import dataclass
 
-import datasets
-import evaluate
-
 
 @dataclass(frozen=True)
 class LanguageModelScores:
@@ -68,20 +65,3 @@ class LanguageModelScores:
     def as_dict(self) -> dict[str, float]:
         names = ("nats_per_token", "bits_per_token", "perplexity", "bits_per_character", "bits_per_byte")
         return {name: getattr(self, name) for name in names}
-
-
-class LanguageModelMetric(evaluate.Metric):
-    """The scores as an `evaluate.Metric`, made without a network: `LanguageModelMetric().compute(nats=[...], ...)`,
-    one entry per batch."""
-
-    def _info(self):
-        counts = {name: datasets.Value("int64") for name in ("tokens", "characters", "bytes")}
-        return evaluate.MetricInfo(
-            description=__doc__,
-            citation="",
-            inputs_description=LanguageModelScores.__doc__,
-            features=datasets.Features({"nats": datasets.Value("float64"), **counts}),
-        )
-
-    def _compute(self, nats, tokens, characters, bytes):
-        return LanguageModelScores(math.fsum(nats), sum(tokens), sum(characters), sum(bytes)).as_dict()

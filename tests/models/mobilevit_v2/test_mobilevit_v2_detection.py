@@ -2,6 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from mobilevit_v2_cases import stirred, tiny
+from transformers.image_transforms import center_to_corners_format
 
 from hf_efficient.models.mobilevit_v2 import detection
 from hf_efficient.models.mobilevit_v2.modeling_mobilevit_v2 import MobileViTv2ForObjectDetection
@@ -118,7 +119,7 @@ def test_learns_to_find_a_box():
     for image, label in enumerate(labels):
         scores = logits[image, 0].softmax(-1)[:-1]
         assert scores.argmax() == label["class_labels"] and scores.max() > 0.5
-        assert iou(*detection.to_corners(torch.stack([boxes[image, 0], label["boxes"][0]])).tolist()) > 0.5
+        assert iou(*center_to_corners_format(torch.stack([boxes[image, 0], label["boxes"][0]])).tolist()) > 0.5
 
 
 # Non-maximum suppression.
@@ -156,7 +157,7 @@ def slow_detections(logits, boxes, config):
     for c in range(config.num_labels):
         order = probabilities[:, c].argsort(descending=True)[: config.ssd_top_k]
         order = [i for i in order.tolist() if probabilities[i, c] > config.ssd_score_threshold]
-        corners = detection.to_corners(boxes)[order].clamp(0, 1)
+        corners = center_to_corners_format(boxes)[order].clamp(0, 1)
         keep = slow_suppression(corners, torch.ones(len(order)), config.ssd_nms_threshold)
         found += [
             (probabilities[i, c].item(), c, box.tolist())
@@ -189,7 +190,7 @@ def test_detections_are_the_loop(limits):
         scores, labels = rows[image].softmax(-1)[:, :-1].max(-1)
         torch.testing.assert_close(scores[: len(expected)], torch.tensor([x[0] for x in expected]))
         assert labels[: len(expected)].tolist() == [x[1] for x in expected]
-        corners = detection.to_corners(found[image])[: len(expected)]
+        corners = center_to_corners_format(found[image])[: len(expected)]
         torch.testing.assert_close(corners, torch.tensor([x[2] for x in expected]).view(-1, 4))
         assert (scores[len(expected) :] == 0).all()
 

@@ -1,7 +1,8 @@
-"""The section `model` of a run: {model_type: ..., fields of its config}, or {pretrained: ..., fields to override}.
+"""Builds the model that the section `model` of a run asks for.
 
-Any model of transformers works, ours included. Keys that its config does not have are refused here, since
-transformers' own configs take anything.
+The section is {model_type: ..., fields of its config}, or {pretrained: ..., fields to override}. Any model of
+transformers works, ours included. Keys that its config does not have are refused here, since transformers' own
+configs take anything.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 import hf_efficient  # noqa: F401  registers our models
 
 from .errors import RunError
-from .sections import Key, check_keys, explanations, suggestion
+from .run_keys import Key, check_keys, explanations, suggestion
 
 OWN_KEYS = {
     "model_type": Key("model_type", help="the family: hugginggreen_vit, kerformer_vit, ..., or any of transformers'"),
@@ -29,7 +30,7 @@ def config_class(section: dict) -> type[PreTrainedConfig]:
         return type(_pretrained_config(section["pretrained"]))
     model_type = section.get("model_type")
     if not model_type:
-        raise RunError("model.model_type is missing: it says which model to build; or give model.pretrained.")
+        raise RunError("model.model_type is missing. Set it, or model.pretrained, to say which model to train.")
     if model_type not in CONFIG_MAPPING:
         raise RunError(f"model.model_type={model_type!r} is unknown; {suggestion(model_type, CONFIG_MAPPING)}")
     return CONFIG_MAPPING[model_type]
@@ -102,6 +103,6 @@ def build_model(section: dict, auto_class: type, *, seed: int, **facts) -> PreTr
         raise RunError(f"model: {error}") from error
     if section.get("freeze_backbone"):
         if not hasattr(model, "freeze_backbone"):
-            raise RunError(f"model.freeze_backbone: {type(model).__name__} can't.")
+            raise RunError(f"model.freeze_backbone: {type(model).__name__} has no method freeze_backbone.")
         model.freeze_backbone()
     return model
