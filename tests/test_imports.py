@@ -16,9 +16,11 @@ from hf_efficient.attention import get_attention, list_attentions
 
 PACKAGE = Path(__file__).parents[1] / "hf_efficient"
 
-# torch, transformers <- attention <- layers <- models <- training, hub, model_card <- scripts.
+# torch, transformers <- attention <- layers <- models <- training, hub, model_card <- experiments <- cli, scripts.
 # A room is a folder or a file directly in the package; each is listed with the rooms that it may import beside itself.
+WORDS = {"errors", "extras", "tables"}  # of commands: they know nothing of models
 LEFT = {"attention", "layers", "models", "remote_code", "data", "energy", "visualization"}
+USE = {"inference", "onnx_export"}
 RIGHT = {"training", "hub", "model_card"}
 MAY_IMPORT = {
     "attention": set(),
@@ -29,7 +31,12 @@ MAY_IMPORT = {
     "energy": set(),
     "visualization": set(),
     "deferred": set(),
-    **{room: LEFT | RIGHT | {"__init__"} for room in RIGHT},
+    **dict.fromkeys(WORDS, WORDS),
+    **{room: LEFT | WORDS | {"__init__"} for room in USE},
+    **{room: LEFT | WORDS | USE | RIGHT | {"__init__"} for room in RIGHT},
+    "experiments": LEFT | WORDS | USE | RIGHT | {"__init__"},
+    "cli": LEFT | WORDS | USE | RIGHT | {"experiments", "__init__"},
+    "__main__": {"cli"},
     "__init__": LEFT | RIGHT | {"deferred"},
 }
 

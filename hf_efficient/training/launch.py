@@ -1,12 +1,10 @@
-"""The common end of every training script: go on where another process was killed, train, evaluate, save, report."""
+"""The common end of every training: go on where another process was killed, train, evaluate, save, report."""
 
 import importlib.util
 import json
 import math
 import platform
-import sys
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,11 +15,11 @@ import yaml
 
 import hf_efficient
 
-from ..hub import HubError
 from ..model_card import write_card
+from ..tables import facts
 from .arguments import Run
 from .checkpoints import list_checkpoints, replace_file
-from .errors import RunError, TrainingError
+from .errors import RunError
 from .history import COSTS
 from .trainer import EfficientTrainer
 
@@ -33,18 +31,6 @@ HARMLESS = {
     *("hub_private_repo", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
     *("dataloader_persistent_workers", "early_stopping_patience", "project"),
 }
-
-
-def script(main: Callable[[], object]) -> None:
-    """Runs a script's `main`: what stops a run is one line and exit code 1, not a traceback."""
-    try:
-        main()
-    except (RunError, TrainingError, HubError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(1)
-    finally:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
 
 
 def train_and_report(trainer: EfficientTrainer, run: Run, unit: str = "image", items_per_sample: float = 1) -> dict:
@@ -92,7 +78,9 @@ def claim_folder(run: Run, writes: bool = True) -> None:
         if file.is_file():
             refuse_another_run(yaml.safe_load(file.read_text(encoding="utf-8")), run.given, folder)
     if writes:
-        replace_file(file, yaml.safe_dump(json.loads(json.dumps(run.given, default=str)), sort_keys=False))
+        given = {"task": run.task} if run.task else {}
+        given |= json.loads(json.dumps(run.given, default=str))
+        replace_file(file, yaml.safe_dump(given, sort_keys=False))
 
 
 def refuse_another_run(before: dict, now: dict, folder: Path) -> None:
@@ -117,7 +105,7 @@ def attach_energy(trainer: EfficientTrainer, run: Run, unit: str, items_per_samp
         return None
     if importlib.util.find_spec("codecarbon") is None:
         warnings.warn(
-            "energy is not measured: codecarbon is missing (pip install hf-efficient[energy]).", stacklevel=3
+            'energy is not measured: codecarbon is missing (pip install "hf-efficient[energy]").', stacklevel=3
         )
         return None
     from .energy_callback import EnergyCallback
@@ -133,6 +121,7 @@ def collect(trainer: EfficientTrainer, run: Run, metrics: dict) -> dict:
     samples = state.global_step * trainer.get_total_train_batch_size(trainer.args)
     return {
         "run": run.name,
+        "task": run.task,
         "dataset": run.dataset.get("name"),
         "model": model.config.model_type,
         "metrics": {name: finite(value) for name, value in metrics.items() if not COSTS.search(name)},
@@ -180,8 +169,7 @@ def table(results: dict) -> str:
     if results["best_step"]:
         metric = f"{results['metric_for_best_model']} {shown(results['best_metric'])}"
         rows["best"] = f"{metric}, step {results['best_step']}"
-    width = max(map(len, rows))
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+    return facts(rows)
 
 
 def shown(value) -> str:
