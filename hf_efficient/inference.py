@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import AutoConfig, pipeline, set_seed
+from transformers.configuration_utils import PreTrainedConfig
 
 import hf_efficient  # noqa: F401  registers our models
 
@@ -18,13 +19,17 @@ ENDINGS = {
 }
 
 
+def read_config(model: str, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """The config of a model in a folder or on the Hub."""
+    try:
+        return AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{model} can't be read as a model: {' '.join(str(error).split())}") from error
+
+
 def task_of(model: str, trust_remote_code: bool = False) -> str:
     """What a model was made for."""
-    try:
-        config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise CommandError(f"{model} can't be read as a model: {error}") from error
-    architectures = config.architectures or []
+    architectures = read_config(model, trust_remote_code).architectures or []
     for task, endings in ENDINGS.items():
         if any(name.endswith(endings) for name in architectures):
             return task
@@ -69,4 +74,4 @@ def predict(
         answer = pipeline(task, model=model, trust_remote_code=trust_remote_code)
         return [{"input": text, "task": task, "predictions": answer(text, **options)} for text in inputs]
     except (OSError, ValueError) as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(" ".join(str(error).split())) from error

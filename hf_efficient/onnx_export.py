@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoModelForImageClassification,
     AutoModelForObjectDetection,
@@ -14,10 +13,9 @@ from transformers import (
 )
 from transformers.modeling_utils import PreTrainedModel
 
-import hf_efficient  # noqa: F401  registers our models
-
 from .errors import CommandError
 from .extras import require
+from .inference import read_config
 
 AUTO_CLASSES = {
     "ForImageClassification": AutoModelForImageClassification,
@@ -56,20 +54,20 @@ def export_onnx(model: str, file: str | Path, trust_remote_code: bool = False) -
 
 def load(model: str, trust_remote_code: bool) -> PreTrainedModel:
     """The model as it is exported."""
+    config = read_config(model, trust_remote_code)
+    name = (config.architectures or ["no known architecture"])[0]
+    auto = next((auto for ending, auto in AUTO_CLASSES.items() if name.endswith(ending)), None)
+    if auto is None or not hasattr(config, "image_size"):
+        raise CommandError(
+            f"{model} holds {name}, which can't be exported: image classifiers, detectors, segmentation models and "
+            "image encoders can."
+        )
+    # Non-maximum suppression is a loop, which takes ONNX minutes: predictions of all anchors are exported.
+    fields = {"ssd_suppression": False} if hasattr(config, "ssd_suppression") else {}
     try:
-        config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
-        name = (config.architectures or ["?"])[0]
-        auto = next((auto for ending, auto in AUTO_CLASSES.items() if name.endswith(ending)), None)
-        if auto is None or not hasattr(config, "image_size"):
-            raise CommandError(
-                f"{model} holds {name}, which can't be exported: image classifiers, detectors, segmentation models "
-                "and image encoders can."
-            )
-        # Non-maximum suppression is a loop, which takes ONNX minutes: predictions of all anchors are exported.
-        fields = {"ssd_suppression": False} if hasattr(config, "ssd_suppression") else {}
         return auto.from_pretrained(model, trust_remote_code=trust_remote_code, **fields).eval()
     except (OSError, ValueError) as error:
-        raise CommandError(f"{model} can't be read as a model: {error}") from error
+        raise CommandError(f"{model}: {' '.join(str(error).split())}") from error
 
 
 def write(network: PreTrainedModel, images: torch.Tensor, file: Path) -> None:

@@ -21,7 +21,8 @@ usage: hf-efficient COMMAND ...   (`python -m hf_efficient` is the same)
 
 def main(argv: list[str] | None = None) -> int:
     """What `hf-efficient` does with these words; the exit code."""
-    name, *words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    # No list(): once imported, the subcommand of that name stands in its place here.
+    name, *words = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help", "help"):
         print(overview())
         return 0
@@ -52,7 +53,7 @@ def run(command: Callable[..., object], *arguments, **options) -> int:
         print(f"Error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+        print("Interrupted. The same command goes on where it can.", file=sys.stderr)
         return 130
 
 
