@@ -1,6 +1,8 @@
 """Vision models as ONNX files, held to onnxruntime. onnx is imported when a model is exported."""
 
 import warnings
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,8 +76,8 @@ def write(network: PreTrainedModel, images: torch.Tensor, file: Path) -> None:
     from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
     batch = {"pixel_values": {0: torch.export.Dim.AUTO}}  # leaving height and width dynamic takes minutes
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporters warn about themselves
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):  # the exporters talk of themselves
+        warnings.simplefilter("ignore")
         program = OnnxExporter().export(network, {"pixel_values": images}, config=OnnxConfig(dynamic_shapes=batch))
     program.save(file)
 

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "visualization": set(),
     "deferred": set(),
     **dict.fromkeys(WORDS, WORDS),
-    **{room: LEFT | WORDS | {"__init__"} for room in USE},
+    **{room: LEFT | WORDS | USE | {"__init__"} for room in USE},
     **{room: LEFT | WORDS | USE | RIGHT | {"__init__"} for room in RIGHT},
     "experiments": LEFT | WORDS | USE | RIGHT | {"__init__"},
     "cli": LEFT | WORDS | USE | RIGHT | {"experiments", "__init__"},

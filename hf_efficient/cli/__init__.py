@@ -74,6 +74,6 @@ def overview() -> str:
 
 
 def hush_imports() -> None:
-    """torchao and torch complain of one another when they are imported, which is nobody's business here."""
-    for name in ("torchao", "torch.utils._pytree"):
+    """torchao, torch and its exporter complain of one another when they are imported, which helps nobody here."""
+    for name in ("torchao", "torch.utils._pytree", "torch.onnx"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -15,8 +15,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--to", default="model.onnx", metavar="FILE", help="what to write (default: %(default)s)")
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a repository")
     arguments = parser.parse_args(argv)
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
     from ..onnx_export import export_onnx
 
+    disable_progress_bar()
+    set_verbosity_error()  # the exporter says that it is experimental; what it wrote is compared
     done = export_onnx(arguments.model, arguments.to, arguments.trust_remote_code)
     sizes = ", ".join(map(str, done.input_shape))
     print(f"Written: {done.file}, {done.file.stat().st_size / 1e6:.1f} MB")
