@@ -18,8 +18,8 @@ from benchmarks.timing import ratio, seconds_of
 from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.training.energy_callback import EnergyCallback
 from hf_efficient.training.run import load_run
+from hf_efficient.training.tasks.image_classification import build_trainer
 from hf_efficient.training.trainer import EfficientTrainer
-from scripts.train_image_classifier import build_trainer
 
 DESCRIPTION = """
 

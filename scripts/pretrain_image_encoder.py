@@ -3,92 +3,13 @@
     python scripts/pretrain_image_encoder.py configs/tiny_imagenet_hugginggreen_vit_rq3_masked_small.yaml
     python scripts/pretrain_image_encoder.py configs/cifar10_hugginggreen_vit_rq3_contrastive_small.yaml --seed 1
 
-Its output_dir is what `--pretrained` of train_image_classifier.py and train_object_detector.py takes, and that of
-another run of this script; scripts/train_in_stages.py does all of it in one command. Killed at any moment and started
-again, it goes on from its last checkpoint.
+The same as `hf-efficient train`, for these tasks alone. After a file, --help lists all keys.
 """
 
-from train_image_classifier import pixel_statistics
-from transformers import AutoModel, AutoModelForMaskedImageModeling
+import sys
 
-from hf_efficient import image_processor_for
-from hf_efficient.data.augmentation import Augmentation
-from hf_efficient.data.collators import take_batch
-from hf_efficient.data.image_batches import ImageBatches
-from hf_efficient.data.image_sets import ImageSplits, load_images
-from hf_efficient.training.build_model import build_model
-from hf_efficient.training.errors import RunError
-from hf_efficient.training.image_stages import (
-    ContrastiveModel,
-    ContrastiveTrainer,
-    PretrainingArguments,
-    contrastive_scores,
-    masked_images,
-)
-from hf_efficient.training.launch import script, train_and_report
-from hf_efficient.training.run import Run, load_run
-from hf_efficient.training.trainer import EfficientTrainer
-
-SECTIONS = {"dataset": load_images, "augmentation": Augmentation, "training": PretrainingArguments}
-
-
-def main(argv: list[str] | None = None) -> dict:
-    run = load_run(argv, __doc__, SECTIONS)
-    return train_and_report(build_trainer(run), run)
-
-
-def build_trainer(run: Run) -> EfficientTrainer:
-    images = load_images(**run.dataset)
-    augmentation = Augmentation(**run.augmentation)
-    if augmentation.softens_labels:
-        raise RunError("augmentation: pre-training goes without mixup, cutmix and label_smoothing.")
-    build = masked_trainer if run.training.objective == "masked" else contrastive_trainer
-    return build(run, images, augmentation)
-
-
-def masked_trainer(run: Run, images: ImageSplits, augmentation: Augmentation) -> EfficientTrainer:
-    mean, std = pixel_statistics(images.train)
-    seed = run.training.seed
-    model = build_model(run.model, AutoModelForMaskedImageModeling, seed=seed, image_mean=mean, image_std=std)
-    looks = {"mean": mean, "std": std, "image_size": model.config.image_size, "task": "pixels"}
-    train = ImageBatches(images.train, **looks, augmentation=augmentation, seed=seed)
-    masks_itself = hasattr(model, "random_mask")  # of the patches that it keeps
-    return EfficientTrainer(
-        model,
-        run.training,
-        data_collator=take_batch,
-        train_dataset=train if masks_itself else masked_images(train, model.config, seed),
-        eval_dataset=masked_images(ImageBatches(images.evaluation, **looks), model.config),
-        processing_class=image_processor_for(model.config, image_mean=mean, image_std=std),
-    )
-
-
-def contrastive_trainer(run: Run, images: ImageSplits, augmentation: Augmentation) -> ContrastiveTrainer:
-    args = run.training
-    smallest = min(int(part.labels.bincount()[part.labels.unique()].min()) for part in images)
-    if args.images_per_class > smallest:
-        raise RunError(f"training.images_per_class={args.images_per_class}, but a class has only {smallest} images.")
-    classes = min(len(part.labels.unique()) for part in images)
-    if args.classes_per_batch > classes:
-        raise RunError(
-            f"training.per_device_train_batch_size={args.per_device_train_batch_size} holds {args.classes_per_batch} "
-            f"classes of images_per_class={args.images_per_class}, but there are {classes}: make batches smaller, or "
-            "images_per_class larger."
-        )
-    mean, std = pixel_statistics(images.train)
-    encoder = build_model(run.model, AutoModel, seed=args.seed, image_mean=mean, image_std=std)
-    model = ContrastiveModel(encoder, args.projection_size, args.margin, args.negatives)
-    looks = {"mean": mean, "std": std, "image_size": encoder.config.image_size}
-    return ContrastiveTrainer(
-        model,
-        args,
-        data_collator=take_batch,
-        train_dataset=ImageBatches(images.train, **looks, augmentation=augmentation, seed=args.seed),
-        eval_dataset=ImageBatches(images.evaluation, **looks),
-        processing_class=image_processor_for(encoder.config, image_mean=mean, image_std=std),
-        compute_metrics=contrastive_scores(args),
-    )
-
+from hf_efficient.cli import run
+from hf_efficient.cli.train import main
 
 if __name__ == "__main__":
-    script(main)
+    sys.exit(run(main, sys.argv[1:], tasks=["masked-image-modeling", "contrastive-learning"]))

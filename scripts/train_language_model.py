@@ -3,121 +3,13 @@
     python scripts/train_language_model.py configs/pydocs_compressive_performer.yaml --learning_rate 1e-3
     torchrun --nproc_per_node 2 scripts/train_language_model.py configs/enwik8_compressive_performer_small.yaml
 
-Killed at any moment and started again by the same command, it goes on from its last checkpoint, memory included, and
-ends as if nothing had happened. Its output_dir is a model that pipeline("text-generation") takes.
+The same as `hf-efficient train`, for this task alone. After a file, --help lists all keys.
 """
 
-import json
-from pathlib import Path
+import sys
 
-import hf_efficient  # noqa: F401  before transformers, whose imports warn
-
-# isort: split
-from transformers import AutoModelForCausalLM, pipeline, set_seed
-from transformers.modeling_utils import PreTrainedModel
-
-from hf_efficient.data.text_streams import (
-    EncodedText,
-    LanguageData,
-    RandomCrops,
-    TextOptions,
-    TextStreams,
-    load_language_data,
-)
-from hf_efficient.model_card import write_card
-from hf_efficient.training.build_model import build_model
-from hf_efficient.training.checkpoints import replace_file
-from hf_efficient.training.errors import RunError
-from hf_efficient.training.history import COSTS
-from hf_efficient.training.launch import finite, script, train_and_report
-from hf_efficient.training.memory_trainer import MemoryTrainer
-from hf_efficient.training.progress import quote
-from hf_efficient.training.run import Run, load_run
-
-DEFAULTS = {"training": {"metric_for_best_model": "bits_per_byte"}}
-PROMPT, CONTINUATION = 256, 256  # tokens of the sample that is printed
-
-
-def main(argv: list[str] | None = None) -> dict:
-    run = load_run(argv, __doc__, {"dataset": TextOptions}, DEFAULTS)
-    options, data = load_data(run)
-    trainer = build_trainer(run, options, data)
-    results = train_and_report(trainer, run, "token", trainer.train_dataset.segment_length)
-    report_test(trainer, run, data, results)
-    if trainer.is_world_process_zero():
-        print_sample(trainer, run, data)
-    trainer.wait()
-    return results
-
-
-def load_data(run: Run) -> tuple[TextOptions, LanguageData]:
-    try:
-        options = TextOptions(**run.dataset)
-        return options, load_language_data(options)
-    except ValueError as error:
-        raise RunError(f"dataset: {error}") from error
-
-
-def build_trainer(run: Run, options: TextOptions, data: LanguageData) -> MemoryTrainer:
-    tokenizer, args = data.tokenizer, run.training
-    special = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    model = build_model(run.model, AutoModelForCausalLM, seed=args.seed, vocab_size=len(tokenizer), **special)
-    if model.config.vocab_size < len(tokenizer):
-        raise RunError(f"model.vocab_size={model.config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens.")
-    length = segment_length(options, model)
-    streams = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    try:
-        if options.order == "random":
-            train = RandomCrops(data.train, length, streams, options.segments_per_crop, args.seed)
-        else:
-            train = TextStreams(data.train, length, streams)
-        evaluation = whole(data.validation, length, run)
-    except ValueError as error:
-        raise RunError(f"dataset: {error}") from error
-    return MemoryTrainer(model, args, train_dataset=train, eval_dataset=evaluation, processing_class=tokenizer)
-
-
-def segment_length(options: TextOptions, model: PreTrainedModel) -> int:
-    """Tokens per step: as given, or what the model reads at a time."""
-    most = getattr(model.config, "max_position_embeddings", None)
-    length = options.segment_length or getattr(model.config, "segment_length", None) or most
-    if length is None:
-        raise RunError(f"dataset.segment_length is missing: a {model.config.model_type} may be given any.")
-    if most is not None and length > most:
-        raise RunError(f"dataset.segment_length={length} is more than the {most} positions of the model.")
-    return length
-
-
-def whole(text: EncodedText, length: int, run: Run) -> TextStreams:
-    return TextStreams(text, length, run.training.eval_batch_size * run.training.world_size, whole=True)
-
-
-def report_test(trainer: MemoryTrainer, run: Run, data: LanguageData, results: dict) -> None:
-    """Adds what the test split says, by which nothing was chosen, to results.json."""
-    test = whole(data.test, trainer.train_dataset.segment_length, run)
-    found = trainer.evaluate(test, metric_key_prefix="test")
-    results["metrics"] |= {name: finite(value) for name, value in found.items() if not COSTS.search(name)}
-    results["unknown_rate"] = data.test.unknown_rate
-    results["bytes"] = {"train": data.train.bytes, "validation": data.validation.bytes, "test": data.test.bytes}
-    if trainer.is_world_process_zero():
-        replace_file(Path(run.training.output_dir) / "results.json", json.dumps(results, indent=2) + "\n")
-        write_card(run.training.output_dir)
-        unknown = f", {data.test.unknown_rate:.2%} of its tokens unknown" if data.test.unknown_rate else ""
-        print(f"{'test split':<10} {found['test_bits_per_byte']:.4f} bits per byte{unknown}", flush=True)
-
-
-def print_sample(trainer: MemoryTrainer, run: Run, data: LanguageData) -> None:
-    """How the saved model goes on from the test split's beginning, of which the last line is shown."""
-    set_seed(run.training.seed)
-    most = getattr(trainer.model.config, "max_position_embeddings", None) or PROMPT + CONTINUATION
-    prompt = data.tokenizer.decode(data.test.tokens[: min(PROMPT, most // 2)].tolist())
-    left = most - len(data.tokenizer(prompt)["input_ids"])
-    generate = pipeline("text-generation", run.training.output_dir)
-    (found,) = generate(prompt, max_new_tokens=min(CONTINUATION, left), do_sample=True, temperature=0.8)
-    continuation = found["generated_text"][len(prompt) :]
-    end_of_prompt = "".join(prompt.splitlines()[-1:])
-    print(f"\nHow the saved model goes on after >>>:\n{quote(end_of_prompt + '>>>' + continuation)}", flush=True)
-
+from hf_efficient.cli import run
+from hf_efficient.cli.train import main
 
 if __name__ == "__main__":
-    script(main)
+    sys.exit(run(main, sys.argv[1:], tasks=["text-generation"]))

@@ -4,6 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from hf_efficient.cli import run
+from hf_efficient.errors import CommandError
 from hf_efficient.model_card import write_card
 
 DESCRIPTION = """
@@ -33,10 +35,10 @@ def main() -> None:
     try:
         file = write_card(arguments.pop("folder"), **arguments)
     except ValueError as error:
-        sys.exit(f"write_model_card: {error}")
+        raise CommandError(str(error)) from error
     if file is not None:
         print(f"written: {file}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main))

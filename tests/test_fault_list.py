@@ -132,7 +132,7 @@ FAULTS = """
     training/test_checkpoints.py::test_a_run_killed_between_two_files_of_a_checkpoint
     training/test_checkpoints.py::test_a_run_falls_back_to_the_checkpoint_before
     training/test_checkpoints.py::test_a_damaged_checkpoint_is_skipped_and_named
-    scripts/test_train_image_classifier.py::test_killed_and_started_again_by_the_same_command
+    training/tasks/test_image_classification.py::test_killed_and_started_again_by_the_same_command
 32 a full disk: an error, what was there stays
     models/test_robustness.py::test_a_save_that_is_killed_or_finds_no_room_leaves_the_model_before
     training/test_checkpoints.py::test_a_full_disk_costs_no_checkpoint
@@ -168,7 +168,7 @@ FAULTS = """
     models/test_models_common.py::test_gradient_checkpointing_gives_the_same_gradients
     models/compressive_performer/test_compressive_performer_gradients.py::test_checkpointing_changes_no_gradient
 41 two processes equal one
-    scripts/test_train_image_classifier.py::test_two_processes_equal_one_with_the_same_global_batch
+    training/tasks/test_image_classification.py::test_two_processes_equal_one_with_the_same_global_batch
     training/test_memory_trainer.py::test_two_processes_equal_one
 42 made on meta, nothing meta after loading; exported and compiled: equal
     models/test_robustness.py::test_nothing_stays_on_the_meta_device

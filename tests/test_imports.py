@@ -17,9 +17,12 @@ from hf_efficient.attention import get_attention, list_attentions
 ROOT = Path(__file__).parents[1]
 PACKAGE, SCRIPTS, BENCHMARKS = ROOT / "hf_efficient", ROOT / "scripts", ROOT / "benchmarks"
 
-# torch, transformers <- linear <- attention <- layers <- models <- training, hub, model_card <- scripts, benchmarks.
+# torch, transformers <- linear <- attention <- layers <- models <- training, hub, model_card <- experiments <- cli,
+# scripts, benchmarks.
 # A room is a folder or a file directly in the package; each is listed with the rooms that it may import beside itself.
+WORDS = {"errors", "extras", "tables"}  # of commands: they know nothing of models
 LEFT = {"linear", "attention", "layers", "models", "remote_code", "data", "energy", "visualization"}
+USE = {"inference", "onnx_export"}
 RIGHT = {"training", "hub", "model_card"}
 MAY_IMPORT = {
     "linear": set(),
@@ -31,7 +34,12 @@ MAY_IMPORT = {
     "energy": set(),
     "visualization": set(),
     "torchao_messages": set(),
-    **{room: LEFT | RIGHT | {"__init__"} for room in RIGHT},
+    **dict.fromkeys(WORDS, WORDS),
+    **{room: LEFT | WORDS | USE | {"__init__"} for room in USE},
+    **{room: LEFT | WORDS | USE | RIGHT | {"__init__"} for room in RIGHT},
+    "experiments": LEFT | WORDS | USE | RIGHT | {"__init__"},
+    "cli": LEFT | WORDS | USE | RIGHT | {"experiments", "__init__"},
+    "__main__": {"cli"},
     "__init__": LEFT | RIGHT | {"torchao_messages"},
 }
 

@@ -17,6 +17,8 @@ from typing import TypeVar
 import huggingface_hub
 from huggingface_hub import constants, errors
 
+from ..errors import CommandError
+
 try:
     import httpx2 as httpx
 except ImportError:  # huggingface_hub before 2.0
@@ -34,7 +36,7 @@ TOKEN_PAGE = "https://huggingface.co/settings/tokens"
 MAY_PASS = {408, 409, 412, 422, 425, 429}  # and whatever is 500 or more
 
 
-class HubError(RuntimeError):
+class HubError(CommandError, RuntimeError):
     """What went wrong, in one line that holds no token."""
 
     def __init__(self, message: str, transient: bool = False, token: str | None = None):

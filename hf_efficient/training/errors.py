@@ -1,11 +1,13 @@
-"""Errors that stop a run: `launch.script` prints them as one sentence instead of a traceback."""
+"""Errors that stop a run: commands print them as one sentence instead of a traceback."""
+
+from ..errors import CommandError
 
 
-class RunError(ValueError):
+class RunError(CommandError, ValueError):
     """A run that can't begin: a key or value that is wrong, a folder that belongs to another run."""
 
 
-class TrainingError(RuntimeError):
+class TrainingError(CommandError, RuntimeError):
     """A run that can't go on; its last checkpoint is kept."""
 
 

@@ -33,17 +33,24 @@ ROWS = 1024  # of distances that are compared at a time
 
 
 @dataclass
-class PretrainingArguments(EfficientTrainingArguments):
+class MaskedArguments(EfficientTrainingArguments):
+    """Of training on masked patches."""
+
+    metric_for_best_model: str | None = "loss"
+    label_names: list[str] | None = field(default_factory=lambda: ["bool_masked_pos"])  # so that evaluation has a loss
+
+
+@dataclass
+class ContrastiveArguments(EfficientTrainingArguments):
     """
     Args:
-        objective: "masked" or "contrastive"
-        images_per_class: K; a contrastive batch holds K images of each of per_device_train_batch_size / K classes
+        images_per_class: K; a batch holds K images of each of per_device_train_batch_size / K classes
         negatives: "hard", the nearest image of another class, or "random", any
         margin: m, the distance from which on a negative is far enough
         projection_size: of the vectors that are compared
     """
 
-    objective: Literal["masked", "contrastive"] = field(default="masked")
+    metric_for_best_model: str | None = "recall_at_1"
     images_per_class: int = field(default=8)
     negatives: Literal["hard", "random"] = field(default="hard")
     margin: float = field(default=1.0)
@@ -55,15 +62,11 @@ class PretrainingArguments(EfficientTrainingArguments):
         if self.projection_size < 1:
             raise ValueError(f"projection_size={self.projection_size} must be at least 1.")
         batch, each = self.per_device_train_batch_size, self.images_per_class
-        if self.objective == "contrastive" and (each < 2 or batch % each or batch < 2 * each):
+        if each < 2 or batch % each or batch < 2 * each:
             raise ValueError(
                 f"images_per_class={each} must be at least 2, and per_device_train_batch_size={batch} a multiple of "
                 "it that holds two classes or more."
             )
-        if self.metric_for_best_model is None:
-            self.metric_for_best_model = "loss" if self.objective == "masked" else "recall_at_1"
-        if self.objective == "masked":
-            self.label_names = ["bool_masked_pos"]  # so that evaluation has a loss
         super().__post_init__()
 
     @property
@@ -122,7 +125,7 @@ def recall_at_1(embeddings: Tensor, labels: Tensor) -> float:
     return hits / len(labels)
 
 
-def contrastive_scores(args: PretrainingArguments) -> Callable[[tuple], dict[str, float]]:
+def contrastive_scores(args: ContrastiveArguments) -> Callable[[tuple], dict[str, float]]:
     """What a Trainer calls as `compute_metrics`: the loss over balanced batches, and `recall_at_1`."""
 
     def score(prediction) -> dict[str, float]:

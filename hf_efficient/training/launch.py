@@ -1,12 +1,10 @@
-"""The common end of every training script: go on where another process was killed, train, evaluate, save, report."""
+"""The common end of every training: go on where another process was killed, train, evaluate, save, report."""
 
 import importlib.util
 import json
 import math
 import platform
-import sys
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,10 +15,10 @@ import yaml
 
 import hf_efficient
 
-from ..hub import HubError
 from ..model_card import write_card
+from ..tables import facts
 from .checkpoints import list_checkpoints, replace_file
-from .errors import RunError, TrainingError
+from .errors import RunError
 from .history import COSTS
 from .progress import header
 from .run import Run
@@ -34,18 +32,6 @@ HARMLESS = {
     *("hub_private_repo", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
     *("dataloader_persistent_workers", "early_stopping_patience", "project"),
 }
-
-
-def script(main: Callable[[], object]) -> None:
-    """Runs a script's `main`: what stops a run is one line and exit code 1, not a traceback."""
-    try:
-        main()
-    except (RunError, TrainingError, HubError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(1)
-    finally:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
 
 
 def train_and_report(trainer: EfficientTrainer, run: Run, unit: str = "image", items_per_sample: float = 1) -> dict:
@@ -93,7 +79,9 @@ def claim_folder(run: Run, writes: bool = True) -> None:
         if file.is_file():
             refuse_another_run(yaml.safe_load(file.read_text(encoding="utf-8")), run.given, folder)
     if writes:
-        replace_file(file, yaml.safe_dump(json.loads(json.dumps(run.given, default=str)), sort_keys=False))
+        given = {"task": run.task} if run.task else {}
+        given |= json.loads(json.dumps(run.given, default=str))
+        replace_file(file, yaml.safe_dump(given, sort_keys=False))
 
 
 def refuse_another_run(before: dict, now: dict, folder: Path) -> None:
@@ -118,7 +106,7 @@ def attach_energy(trainer: EfficientTrainer, run: Run, unit: str, items_per_samp
         return None
     if importlib.util.find_spec("codecarbon") is None:
         warnings.warn(
-            "energy is not measured: codecarbon is missing (pip install hf-efficient[energy]).", stacklevel=3
+            'energy is not measured: codecarbon is missing (pip install "hf-efficient[energy]").', stacklevel=3
         )
         return None
     from .energy_callback import EnergyCallback
@@ -134,6 +122,7 @@ def collect(trainer: EfficientTrainer, run: Run, metrics: dict) -> dict:
     samples = state.global_step * trainer.get_total_train_batch_size(trainer.args)
     return {
         "run": run.name,
+        "task": run.task,
         "dataset": run.dataset.get("name"),
         "model": model.config.model_type,
         "metrics": {name: finite(value) for name, value in metrics.items() if not COSTS.search(name)},
@@ -185,7 +174,7 @@ def table(results: dict) -> str:
         rows["energy"] = (
             f"{kwh * 3.6e6:,.0f} J ({kwh:.3g} kWh) for training and evaluation; energy.json says how known"
         )
-    return "\n".join(f"{name:<10} {value}" for name, value in rows.items() if value)
+    return facts({name: value for name, value in rows.items() if value})
 
 
 def shown(value) -> str:

@@ -39,6 +39,7 @@ class Run:
         training: the section `training`, complete.
         given: all sections as they were given, what the command line overrides included, secrets left out.
         command: that started it.
+        task: what is trained, in Hugging Face's words.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Run:
     energy: dict = field(default_factory=dict)
     given: dict = field(default_factory=dict)
     command: str = ""
+    task: str = ""
 
 
 def load_run(
@@ -56,6 +58,7 @@ def load_run(
     description: str = "",
     sections: dict[str, Callable] | None = None,
     defaults: dict[str, dict] | None = None,
+    task: str = "",
 ) -> Run:
     """The run that a command line asks for. A `RunError` says what is wrong with it; --help exits.
 
@@ -66,6 +69,7 @@ def load_run(
             a section that nothing describes are not checked. `training` may be a subclass of
             EfficientTrainingArguments.
         defaults: the script's own, per section; YAML and command line go before them.
+        task: what is trained; a YAML that says another is refused.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     sections = {"training": EfficientTrainingArguments, "energy": EnergyOptions, **(sections or {})}
@@ -77,10 +81,14 @@ def load_run(
         raise SystemExit(0)
     if not files:
         raise RunError("no run is given: the first argument must be a YAML file, as those in configs/. See --help.")
-    given = merge(defaults or {}, read_file(files[0]))
+    found = read_file(files[0])
+    stated = found.get("task", task)
+    if task and stated != task:
+        raise RunError(f"{files[0]} is a run of {stated}, not of {task}; `hf-efficient train` takes any.")
+    given = merge(defaults or {}, found)
     for key, value in pairs(argv[1:]):
         override(given, key, value, sections)
-    return make_run(Path(files[0]).stem, given, sections)
+    return dataclasses.replace(make_run(Path(files[0]).stem, given, sections), task=stated)
 
 
 def read_file(file: str) -> dict:
@@ -96,7 +104,10 @@ def read_file(file: str) -> dict:
     for name, section in found.items():
         if name not in known:
             raise RunError(f"{file}: there is no section {name!r}; {suggestion(str(name), known)}")
-        if name == "dataset" and isinstance(section, str):
+        if name == "task":
+            if not isinstance(section, str):
+                raise RunError(f"{file}: task must be a word, such as image-classification, got {section!r}.")
+        elif name == "dataset" and isinstance(section, str):
             found[name] = {"name": section}
         elif section is None:
             found[name] = {}
@@ -108,7 +119,7 @@ def read_file(file: str) -> dict:
 def merge(first: dict[str, dict], second: dict[str, dict]) -> dict[str, dict]:
     """Sections of both; the second's values go before the first's."""
     names = dict.fromkeys(["dataset", "model", "augmentation", "training", "energy", *first, *second])
-    return {name: {**first.get(name, {}), **second.get(name, {})} for name in names}
+    return {name: {**first.get(name, {}), **second.get(name, {})} for name in names if name != "task"}
 
 
 def pairs(words: Sequence[str]) -> list[tuple[str, Any]]:
@@ -193,8 +204,15 @@ def make_run(name: str, given: dict[str, dict], sections: dict[str, Callable]) -
             section: {key: value for key, value in values.items() if not key.endswith("_token")}
             for section, values in given.items()
         },
-        command=re.sub(r"(--\S*token[= ])\S+", r"\1(secret)", " ".join(["python", *sys.argv])),
+        command=re.sub(r"(--\S*token[= ])\S+", r"\1(secret)", " ".join(command_words())),
     )
+
+
+def command_words() -> list[str]:
+    """The command of this process, as a person would type it."""
+    program, *words = sys.argv
+    own = Path(program).stem in ("hf-efficient", "__main__")  # `python -m hf_efficient` is the latter
+    return ["hf-efficient", *words] if own else ["python", program, *words]
 
 
 def construct(section: str, cls: type, values: dict) -> Any:

@@ -12,6 +12,8 @@ from huggingface_hub import ModelCard
 from loopback_card import validate_card
 from loopback_client import environment
 
+from hf_efficient.training.evaluation import evaluate
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 REPO = "bob/pushed-by-a-script"
 SIZES = {"image_size": 8, "patch_size": 2, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -70,7 +72,7 @@ def test_14_the_token_of_a_script_is_seen_nowhere(trained, hub):
     assert "--hub_token (secret)" in json.loads((trained.out / "results.json").read_text())["command"]
 
 
-def test_17_the_card_of_a_run_is_valid_and_says_what_its_evaluation_found(trained, hub, client, monkeypatch):
+def test_17_the_card_of_a_run_is_valid_and_says_what_its_evaluation_found(trained, hub, client):
     """The Hub's validation is asked, and the pushed model is evaluated anew."""
     text = hub.bytes_of(REPO, "README.md").decode()
     assert text in [json.loads(request.body)["content"] for request in trained.judged]
@@ -79,10 +81,7 @@ def test_17_the_card_of_a_run_is_valid_and_says_what_its_evaluation_found(traine
     stated = {(result.metric_type, str(result.metric_args)): result.metric_value for result in card.eval_results}
     pulled = trained.folder / "pulled"
     client.run(f"hub.pull({REPO!r}, local_dir={str(pulled)!r}, token={hub.bob!r})")
-    monkeypatch.syspath_prepend(SCRIPTS)
-    import evaluate_model
-
-    found = evaluate_model.main([str(pulled), "digits", "--limit", "37"])["metrics"]
+    found = evaluate(str(pulled), "digits", limit=37)["metrics"]
     results = json.loads((trained.out / "results.json").read_text())["metrics"]
     for metric in ("accuracy", "loss", "micro_f1", "macro_f1"):
         arguments = {"average": metric.split("_")[0]} if metric.endswith("f1") else None

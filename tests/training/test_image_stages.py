@@ -20,10 +20,11 @@ from hf_efficient.data.collators import take_batch
 from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_sets import load_images
 from hf_efficient.training.image_stages import (
+    ContrastiveArguments,
     ContrastiveModel,
     ContrastiveTrainer,
+    MaskedArguments,
     MaskedImages,
-    PretrainingArguments,
     contrastive_scores,
     masked_images,
     recall_at_1,
@@ -35,11 +36,11 @@ pytestmark = pytest.mark.usefixtures("quickly")
 LOOKS = {"mean": 0.5, "std": 0.25}
 TINY = {name: FIELDS[name] for name in ("image_size", "patch_size", "hidden_size", "intermediate_size")}
 TINY |= {"num_hidden_layers": 1, "num_attention_heads": 2}
-CONTRAST = {"objective": "contrastive", "images_per_class": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-2}
+CONTRAST = {"images_per_class": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-2}
 
 
-def arguments(folder, **fields) -> PretrainingArguments:
-    return PretrainingArguments(**{"output_dir": str(folder), "disable_tqdm": True, "logging_steps": 2, **fields})
+def arguments(folder, cls=ContrastiveArguments, **fields):
+    return cls(**{"output_dir": str(folder), "disable_tqdm": True, "logging_steps": 2, **fields})
 
 
 def unit_vectors(count: int, seed: int = 0) -> torch.Tensor:
@@ -146,7 +147,7 @@ def test_impossible_batches_are_refused(tmp_path, fields, message):
 
 
 def test_the_best_checkpoint_has_a_metric_of_its_objective(tmp_path):
-    masked, contrast = arguments(tmp_path), arguments(tmp_path, **CONTRAST)
+    masked, contrast = arguments(tmp_path, MaskedArguments), arguments(tmp_path, **CONTRAST)
     assert (masked.metric_for_best_model, masked.greater_is_better) == ("loss", False)
     assert (contrast.metric_for_best_model, contrast.greater_is_better) == ("recall_at_1", True)
     assert contrast.classes_per_batch == 2
@@ -180,7 +181,7 @@ def test_masked_patches_are_learned(tmp_path, family):
     assert evaluation.count == 2  # 15 % of 16 patches
     trainer = EfficientTrainer(
         model,
-        arguments(tmp_path, num_train_epochs=3, per_device_train_batch_size=10, learning_rate=1e-2),
+        arguments(tmp_path, MaskedArguments, num_train_epochs=3, per_device_train_batch_size=10, learning_rate=1e-2),
         data_collator=take_batch,
         train_dataset=train if hasattr(model, "random_mask") else masked_images(train, model.config),
         eval_dataset=evaluation,

@@ -37,7 +37,7 @@ def load(tmp_path):
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
 def test_every_config_of_ours_has_a_model(file):
     sections = yaml.safe_load(file.read_text())
-    assert set(sections) <= {"dataset", "model", "augmentation", "training", "energy"}
+    assert set(sections) <= {"task", "dataset", "model", "augmentation", "training", "energy"}
     if "pretrained" not in sections["model"]:
         build_config(sections["model"])
 

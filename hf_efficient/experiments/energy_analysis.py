@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .carbon import Grid
-from .experiment import Outcome, Repetition
-from .markdown import amount
-from .options import JOULES_PER_KWH
-from .report import EnergyReport
+from ..energy.carbon import Grid
+from ..energy.markdown import amount
+from ..energy.options import JOULES_PER_KWH
+from ..energy.report import EnergyReport
+from .repetitions import Outcome, Repetition
 from .statistics import SIGNIFICANCE, Comparison, Summary, compare_all, summarize, verdict
 
 ENERGIES, TRADE_OFF = "energies.png", "energy_and_f1.png"

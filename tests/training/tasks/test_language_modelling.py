@@ -1,18 +1,18 @@
-"""The script that trains language models: from a YAML to a folder that pipeline() takes."""
+"""Training a language model: from a YAML to a folder that pipeline() takes."""
 
 import json
 from pathlib import Path
 
 import pytest
-import train_language_model
 import yaml
 from transformers import pipeline
 
 from hf_efficient.data.text_streams import TextOptions
 from hf_efficient.training.errors import RunError
 from hf_efficient.training.run import load_run
+from hf_efficient.training.tasks import language_modelling
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 OURS = {
     "model_type": "compressive_performer",
     "hidden_size": 16,
@@ -37,7 +37,7 @@ TRAINING = {
 @pytest.fixture
 def train(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(train_language_model, "CONTINUATION", 8)
+    monkeypatch.setattr(language_modelling, "CONTINUATION", 8)
     text = tmp_path / "text.txt"
     text.write_text("\n".join(f"The line after {i} is {i + 1}, und der Käse {i % 7}." for i in range(400)))
 
@@ -46,7 +46,7 @@ def train(tmp_path, monkeypatch):
         sections["training"] = {**TRAINING, "output_dir": str(tmp_path / "out")}
         file = tmp_path / "run.yaml"
         file.write_text(yaml.safe_dump(sections))
-        return train_language_model.main([str(file), *words]), tmp_path / "out"
+        return language_modelling.main([str(file), *words]), tmp_path / "out"
 
     return train
 
@@ -96,7 +96,7 @@ LANGUAGE_CONFIGS = [*sorted(CONFIGS.glob("enwik8_*.yaml")), CONFIGS / "pydocs_co
 
 @pytest.mark.parametrize("file", LANGUAGE_CONFIGS, ids=lambda file: file.stem)
 def test_configs_load(file):
-    run = load_run([str(file)], "", {"dataset": TextOptions}, train_language_model.DEFAULTS)
+    run = load_run([str(file)], "", {"dataset": TextOptions}, language_modelling.DEFAULTS)
     assert TextOptions(**run.dataset).level == "byte"
     assert run.training.greater_is_better is False
 

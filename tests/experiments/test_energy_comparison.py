@@ -6,12 +6,12 @@ import sys
 import textwrap
 from pathlib import Path
 
-import measure_energy
 import pytest
 
+from hf_efficient.cli import main
 from hf_efficient.energy import EnergyReport
-from hf_efficient.energy.experiment import ExperimentError, Variant, find_metric, plan
 from hf_efficient.energy.report import Component, Row
+from hf_efficient.experiments.repetitions import ExperimentError, Variant, find_metric, plan
 
 TRAINER = """
     import json, sys
@@ -52,7 +52,7 @@ def lab(tmp_path):
 
 
 def measure(lab: Path, *words: str) -> int:
-    return measure_energy.main([*words, "--script", str(lab / "trainer.py"), "--output_dir", str(lab / "out")])
+    return main(["energy", *words, "--script", str(lab / "trainer.py"), "--output_dir", str(lab / "out")])
 
 
 def calls(lab: Path) -> list[str]:
@@ -141,7 +141,7 @@ def test_a_dry_run_prints_and_runs_nothing(lab, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["none.yaml"], "there is no file 'none.yaml'"),
+        (["none.yaml"], "Error: there is no file 'none.yaml'"),
         (["full.yaml,top_k"], "'top_k' in"),
         (["full.yaml", "full.yaml"], "two runs are called full"),
         (["full.yaml", "--countries", "Q"], "energy.country='Q'"),
@@ -155,9 +155,9 @@ def test_wrong_arguments_are_named(lab, capsys, monkeypatch, words, message):
 
 def test_help_teaches(capsys):
     with pytest.raises(SystemExit):
-        measure_energy.main(["--help"])
+        main(["energy", "--help"])
     text = capsys.readouterr().out
-    assert "interleaved" in text and "Shapiro-Wilk" in text and "half=configs" in text
+    assert "interleaved" in text and "Shapiro-Wilk" in text and "half=my_run.yaml" in text
 
 
 def test_metrics_are_found_wherever_they_stand():

@@ -28,6 +28,7 @@ def test_the_demo_trains_reports_and_uses_both_models(tmp_path):
         "energy",
         "of three unseen digits:",
         "  | The import statement",
+        "hf-efficient predict",
     ):
         assert word in done.stdout
     tasks = {"digits_hugginggreen_vit": "image-classification", "pydocs_compressive_performer": "text-generation"}

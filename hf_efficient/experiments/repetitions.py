@@ -1,6 +1,6 @@
 """The paper's experiment (HuggingGreen, section V.A): the same runs over and over, interleaved, and their energies.
 
-Each repetition is a process of its own, `python <script> <config> --output_dir <folder> --seed <seed>`, that leaves
+Each repetition is a process of its own, `hf-efficient train <config> --output_dir <folder> --seed <seed>`, that leaves
 `results.json` and `energy.json` in its folder. A repetition that finished is not run again; one that was interrupted
 starts anew, since energy that went into lost work would make it incomparable.
 """
@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .report import FILE, EnergyReport
+from ..energy.report import FILE, EnergyReport
+from ..errors import CommandError
+from ..training.configs import FOLDER, find_config
 
 RESULTS = "results.json"
 LAST_LINES = 15
 
 
-class ExperimentError(Exception):
+class ExperimentError(CommandError):
     """An experiment can't go on; the message says why."""
 
 
@@ -41,7 +43,7 @@ class Variant:
 
     @classmethod
     def parse(cls, text: str) -> "Variant":
-        """From `[name=]config.yaml[,key=value ...]`."""
+        """From `[name=]config[,key=value ...]`."""
         first, *pairs = text.split(",")
         name, _, config = first.rpartition("=")
         overrides = []
@@ -50,11 +52,7 @@ class Variant:
             if not equals or not key:
                 raise ExperimentError(f"{pair!r} in {text!r} must be key=value.")
             overrides += [f"--{key.strip()}", value.strip()]
-        path = Path(config)
-        if not path.is_file():
-            raise ExperimentError(
-                f"there is no file {config!r} (in {text!r}): write [name=]config.yaml[,key=value ...]."
-            )
+        path = find_config(config)
         return cls(name or path.stem, path, tuple(overrides))
 
 
@@ -112,11 +110,17 @@ def plan(
     variants: Sequence[Variant],
     seeds: Sequence[int],
     output: Path,
-    script: Path,
+    script: Path | None = None,
     common: Sequence[str] = (),
     python: str = sys.executable,
 ) -> list[Repetition]:
-    """A B A B ...: changes of the machine over time affect all variants alike."""
+    """A B A B ...: changes of the machine over time affect all variants alike.
+
+    Args:
+        script: what runs a config instead of `hf-efficient train`.
+        common: further arguments of all commands.
+    """
+    program = ("-m", "hf_efficient", "train") if script is None else (str(script),)
     names = [variant.name for variant in variants]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise ExperimentError(
@@ -129,7 +133,8 @@ def plan(
         for variant in variants:
             folder = output / variant.name / f"seed_{seed}"
             where = ("--output_dir", str(folder), "--seed", str(seed))
-            command = (python, str(script), str(variant.config), *where, *common, *variant.overrides)
+            config = variant.config.stem if variant.config.parent == FOLDER else str(variant.config)
+            command = (python, *program, config, *where, *common, *variant.overrides)
             repetitions.append(Repetition(variant, seed, folder, command))
     return repetitions
 

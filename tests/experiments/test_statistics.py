@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hf_efficient.energy.statistics import (
+from hf_efficient.experiments.statistics import (
     compare,
     compare_all,
     holm,

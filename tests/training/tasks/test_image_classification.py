@@ -1,4 +1,4 @@
-"""The script as people run it: killed and started again, on two processes, and its result in pipeline()."""
+"""Training a classifier; the script as people run it: killed, on two processes; and its result in pipeline()."""
 
 import json
 import os
@@ -13,15 +13,15 @@ import torch
 import yaml
 from PIL import Image
 from safetensors.torch import load_file
-from train_image_classifier import build_trainer, main, pixel_statistics
 from transformers import pipeline
 
 from hf_efficient.data.image_sets import load_images
 from hf_efficient.training.checkpoints import list_checkpoints
 from hf_efficient.training.errors import RunError
 from hf_efficient.training.run import load_run
+from hf_efficient.training.tasks.image_classification import build_trainer, main, pixel_statistics
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts" / "train_image_classifier.py"
 TINY = {"image_size": 8, "patch_size": 2, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 RUN = {
@@ -136,7 +136,7 @@ def test_what_is_wrong_is_one_line(config):
     process = start(config(), "--learning_ratee", "1")
     _, err = process.communicate()
     assert process.returncode == 1
-    assert err.strip().endswith("RunError: --learning_ratee is unknown; did you mean learning_rate?")
+    assert err.strip().endswith("Error: --learning_ratee is unknown; did you mean learning_rate?")
     assert "Traceback" not in err
 
 

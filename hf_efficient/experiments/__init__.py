@@ -1,0 +1,1 @@
+"""Runs held against one another: energies with their statistics, pictures, the demonstration."""

@@ -1,0 +1,77 @@
+"""What a model says of images or texts: transformers' `pipeline()` for the task that its config names."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import AutoConfig, pipeline, set_seed
+from transformers.configuration_utils import PreTrainedConfig
+
+import hf_efficient  # noqa: F401  registers our models
+
+from .errors import CommandError
+
+# How the names of a task's classes end.
+ENDINGS = {
+    "image-classification": ("ForImageClassification",),
+    "object-detection": ("ForObjectDetection",),
+    "image-segmentation": ("ForSemanticSegmentation",),
+    "text-generation": ("ForCausalLM", "LMHeadModel"),
+}
+
+
+def read_config(model: str, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """The config of a model in a folder or on the Hub."""
+    try:
+        return AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{model} can't be read as a model: {' '.join(str(error).split())}") from error
+
+
+def task_of(model: str, trust_remote_code: bool = False) -> str:
+    """What a model was made for."""
+    architectures = read_config(model, trust_remote_code).architectures or []
+    for task, endings in ENDINGS.items():
+        if any(name.endswith(endings) for name in architectures):
+            return task
+    held = ", ".join(architectures) or "no known architecture"
+    raise CommandError(f"{model} holds {held}: give --task, one of {', '.join(ENDINGS)}.")
+
+
+def predict(
+    model: str,
+    inputs: Sequence[str],
+    *,
+    task: str | None = None,
+    top_k: int = 5,
+    threshold: float = 0.5,
+    max_new_tokens: int = 100,
+    temperature: float = 0.8,
+    seed: int = 0,
+    trust_remote_code: bool = False,
+) -> list[dict]:
+    """One record per input: {"input", "task", "predictions"}, what the pipeline of the task returns.
+
+    Args:
+        model: a folder, or a repository on the Hub.
+        inputs: image files, or texts to go on from.
+        task: by default what the model was made for.
+        top_k: labels per image, of a classifier.
+        threshold: score from which on a box of a detector counts.
+        max_new_tokens, temperature, seed: of a language model's continuation; temperature 0 takes the likeliest token.
+    """
+    task = task or task_of(model, trust_remote_code)
+    if task == "text-generation":
+        set_seed(seed)
+        sampling = {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}
+        options = {"max_new_tokens": max_new_tokens, "return_full_text": False, **sampling}
+    else:
+        for name in inputs:
+            if not Path(name).is_file() and "://" not in name:
+                raise CommandError(f"there is no image {name}.")
+        known = {"image-classification": {"top_k": top_k}, "object-detection": {"threshold": threshold}}
+        options = known.get(task, {})
+    try:
+        answer = pipeline(task, model=model, trust_remote_code=trust_remote_code)
+        return [{"input": text, "task": task, "predictions": answer(text, **options)} for text in inputs]
+    except (OSError, ValueError) as error:
+        raise CommandError(" ".join(str(error).split())) from error

@@ -1,0 +1,50 @@
+"""What can be trained, one file per task: from the YAML of a run to a folder that `from_pretrained` takes.
+
+`task:` of the YAML says which of them it is for, in Hugging Face's words.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..configs import find_config
+from ..errors import RunError
+from ..run import read_file
+from . import image_classification, image_pretraining, language_modelling, object_detection
+
+TASKS: dict[str, Callable[[list[str]], dict]] = {
+    image_classification.TASK: image_classification.main,
+    object_detection.TASK: object_detection.main,
+    language_modelling.TASK: language_modelling.main,
+    image_pretraining.MASKED: image_pretraining.train_masked,
+    image_pretraining.CONTRASTIVE: image_pretraining.train_contrastive,
+}
+
+
+def train(config: str, overrides: Sequence[str] = (), tasks: Sequence[str] = ()) -> dict:
+    """Trains what a run asks for, and returns what its results.json holds.
+
+    Args:
+        config: a YAML file, or the name of one that comes with the package.
+        overrides: [--key, value, ...]
+        tasks: those that are allowed, by default all. If it is only one, the file need not say it.
+    """
+    file = str(find_config(config))
+    main = TASKS[find_task(file, tasks or list(TASKS))]
+    try:
+        return main([file, *overrides])
+    finally:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def find_task(file: str, allowed: Sequence[str]) -> str:
+    """The task that a YAML file states."""
+    task = read_file(file).get("task", allowed[0] if len(allowed) == 1 else None)
+    if task is None:
+        raise RunError(f"{file} does not say what it trains: add `task:` with one of {', '.join(allowed)}.")
+    if task not in TASKS:
+        raise RunError(f"{file}: task={task!r} must be one of {', '.join(TASKS)}.")
+    if task not in allowed:
+        raise RunError(f"{file} is a run of {task}, not of {' or '.join(allowed)}; `hf-efficient train` takes any.")
+    return task

@@ -1,0 +1,78 @@
+"""Train an image classifier: any of ours, or of transformers', on any images.
+
+    hf-efficient train cifar10_kerformer_vit_small --learning_rate 1e-3
+    torchrun --nproc_per_node 2 -m hf_efficient train cifar10_kerformer_vit_small
+
+Killed at any moment and started again by the same command, it goes on from its last checkpoint and ends as if nothing
+had happened. Its output_dir is a model that pipeline("image-classification") takes.
+"""
+
+import torch
+import torch.nn.functional as F
+from transformers import AutoModelForImageClassification
+
+from hf_efficient import image_processor_for
+
+from ...data.augmentation import Augmentation
+from ...data.collators import take_batch
+from ...data.image_batches import ImageBatches
+from ...data.image_sets import ImageSet, load_images
+from ..build_model import build_model
+from ..launch import train_and_report
+from ..losses import soft_label_loss
+from ..metrics import classification_scores
+from ..run import Run, load_run
+from ..trainer import EfficientTrainer
+
+TASK = "image-classification"
+SECTIONS = {"dataset": load_images, "augmentation": Augmentation}
+DEFAULTS = {"training": {"metric_for_best_model": "accuracy"}}
+
+
+def main(argv: list[str] | None = None) -> dict:
+    run = load_run(argv, __doc__, SECTIONS, DEFAULTS, TASK)
+    return train_and_report(build_trainer(run), run)
+
+
+def build_trainer(run: Run) -> EfficientTrainer:
+    images = load_images(**run.dataset)
+    mean, std = pixel_statistics(images.train)
+    names = images.train.class_names
+    model = build_model(
+        run.model,
+        AutoModelForImageClassification,
+        seed=run.training.seed,
+        num_labels=len(names),
+        id2label=dict(enumerate(names)),
+        label2id={name: index for index, name in enumerate(names)},
+        image_mean=mean,
+        image_std=std,
+    )
+    augmentation = Augmentation(**run.augmentation)
+    looks = {"mean": mean, "std": std, "image_size": model.config.image_size}
+    return EfficientTrainer(
+        model,
+        run.training,
+        data_collator=take_batch,
+        train_dataset=ImageBatches(images.train, **looks, augmentation=augmentation, seed=run.training.seed),
+        eval_dataset=ImageBatches(images.evaluation, **looks),
+        processing_class=image_processor_for(model.config, image_mean=mean, image_std=std),
+        compute_loss_func=soft_label_loss(model) if augmentation.softens_labels else None,
+        compute_metrics=score,
+    )
+
+
+def pixel_statistics(images: ImageSet) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel, as shares of 255"""
+    counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in images.pixels.unbind(1)]).double()
+    levels, shares = torch.arange(256) / 255, counts / counts.sum(1, keepdim=True)
+    mean = shares @ levels.double()
+    std = (shares @ levels.double().square() - mean.square()).clamp_min(1e-6).sqrt()
+    return [round(value, 4) for value in mean.tolist()], [round(value, 4) for value in std.tolist()]
+
+
+def score(prediction) -> dict[str, float]:
+    """Of all images at once: the mean over batches would give those of the last, smaller one more weight."""
+    logits, labels = (torch.from_numpy(x) for x in prediction)
+    scores = classification_scores(logits.argmax(-1), labels)
+    return {**scores, "loss": F.cross_entropy(logits.float(), labels).item()}

@@ -1,0 +1,154 @@
+"""What holds for every subcommand: its help, its exit code, one line for what went wrong."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_efficient import extras
+from hf_efficient.cli import COMMANDS, main, run, subcommand
+from hf_efficient.errors import CommandError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_help_teaches_a_line_and_an_example_of_each(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for name in COMMANDS:
+        assert re.search(rf"^  {name} +\S.*\n +hf-efficient {name} \S", text, flags=re.M), name
+    assert main([]) == 0 and capsys.readouterr().out == text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_subcommand_has_help(name, capsys):
+    try:
+        code = main([name, "--help"])
+    except SystemExit as stopped:  # argparse does
+        code = stopped.code
+    text = capsys.readouterr().out
+    assert code == 0 and f"hf-efficient {name}" in text
+    assert subcommand(name).__doc__.splitlines()[0] in text
+
+
+def test_the_version(capsys):
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"hf-efficient \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trian"], "there is no command 'trian'. Did you mean train?"),
+        (["xyz"], "there is no command 'xyz'. There are train, evaluate"),
+        (["train"], "which run?"),
+        (["train", "--seed", "1"], "which run?"),
+        (["evaluate", "model"], "required: dataset"),
+        (["predict"], "required: model"),
+        (["list", "colours"], "invalid choice: 'colours'"),
+        (["push", "folder", "me/model", "--private", "--public"], "not allowed with argument"),
+        (["energy", "a.yaml", "-n", "0"], "--repetitions 0 must be at least 1"),
+    ],
+)
+def test_bad_usage_is_2(words, said, capsys):
+    try:
+        code = main(words)
+    except SystemExit as stopped:
+        code = stopped.code
+    assert code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "cifar10_kerformer_vit_smal"], "Did you mean cifar10_kerformer_vit_small?"),
+        (["train", "nothing/like/this.yaml"], "`hf-efficient list configs` shows what there is."),
+        (["train", "digits_hugginggreen_vit", "--learning_ratee", "1"], "did you mean learning_rate?"),
+        (["predict", "no/model", "cat.png"], "no/model can't be read as a model"),
+        (["export", "no/model"], "no/model can't be read as a model"),
+        (["push", "nowhere", "me/model"], "there is no folder nowhere"),
+    ],
+)
+def test_what_fails_is_1_and_one_line(words, said, capsys, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_" + "x" * 34)
+    assert main(words) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("Error: ") and said in line
+
+
+def test_ctrl_c_is_130(capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    assert run(interrupted) == 130 and "Traceback" not in capsys.readouterr().err
+
+
+def test_a_mistake_of_ours_is_a_traceback():
+    """An error that nobody has put into words must not look like bad usage."""
+    with pytest.raises(ZeroDivisionError):
+        run(lambda: 1 / 0)
+
+
+def test_options_may_be_written_with_underscores(monkeypatch):
+    given = {}
+
+    def pretend(folder, repo_id, **options):
+        given.update(options)
+        raise CommandError("enough")
+
+    monkeypatch.setattr("hf_efficient.hub.push", pretend)
+    for option in ("--dry-run", "--dry_run"):
+        assert main(["push", "some_folder", "me/my_model", option, "--message=a_b"]) == 1
+        assert given["dry_run"] is True and given["message"] == "a_b"
+
+
+# Optional dependencies
+
+
+@pytest.mark.parametrize(
+    ("words", "absent", "extra"),
+    [
+        (["train", "digits_hugginggreen_vit"], "accelerate", "train"),
+        (["evaluate", "model", "digits"], "sklearn", "train"),
+        (["energy", "digits_hugginggreen_vit"], "codecarbon", "energy"),
+        (["export", "model"], "onnxruntime", "export"),
+    ],
+)
+def test_a_missing_extra_is_named(words, absent, extra, capsys, monkeypatch):
+    there = extras.find_spec
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == absent else there(name))
+    assert main(words) == 1
+    assert capsys.readouterr().err == f'Error: {absent} is missing: pip install "hf-efficient[{extra}]"\n'
+
+
+def test_extras_are_those_of_pyproject():
+    tomllib = pytest.importorskip("tomllib")  # of Python 3.11
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    modules = {"scikit-learn": "sklearn"}
+    for extra, names in extras.EXTRAS.items():
+        stated = [re.match(r"[\w-]+", text)[0] for text in project["optional-dependencies"][extra]]
+        assert sorted(names) == sorted(modules.get(name, name) for name in stated), extra
+    assert "pillow" in project["dependencies"]
+    assert project["scripts"] == {"hf-efficient": "hf_efficient.cli:main"}
+
+
+# As a process
+
+
+def start(*words):
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT)
+
+
+def test_python_m_is_the_same(capsys):
+    done = start("-m", "hf_efficient", "--help")
+    main(["--help"])
+    assert done.returncode == 0 and done.stdout == capsys.readouterr().out
+    assert start("-m", "hf_efficient", "nonsense").returncode == 2
+
+
+def test_help_imports_nothing_that_is_optional():
+    code = "import sys; from hf_efficient.cli import main; main(['--help']); main(['list', 'configs']); "
+    code += "print(*{'datasets', 'accelerate', 'matplotlib', 'codecarbon', 'onnx', 'sklearn'} & set(sys.modules))"
+    assert start("-c", code).stdout.splitlines()[-1] == ""

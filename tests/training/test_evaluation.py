@@ -1,0 +1,73 @@
+"""A model is evaluated as it was in training."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from task_runs import MODEL, STAGES, boxed, write
+
+from hf_efficient import HuggingGreenViTConfig, HuggingGreenViTForImageClassification
+from hf_efficient.data.image_sets import ImageSplits
+from hf_efficient.errors import CommandError
+from hf_efficient.training import evaluation
+from hf_efficient.training.errors import RunError
+from hf_efficient.training.evaluation import evaluate, with_labels_of
+from hf_efficient.training.tasks import object_detection, train
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hf_efficient.training.trainer.draw_curves", lambda *_: None)
+    monkeypatch.setattr("hf_efficient.training.checkpoints.force_to_disk", lambda _: None)
+
+
+def test_a_detector_is_trained_and_evaluated(monkeypatch):
+    for module in (object_detection, evaluation):
+        monkeypatch.setattr(module, "load_images", lambda *_, **__: ImageSplits(boxed(40), boxed(12)))
+    file = write("objects", dataset={"name": "made up"}, model={"num_queries": 1})
+    results = object_detection.main([file])
+    again = evaluate("results/objects", "made up", batch_size=5)
+    assert again["task"] == "object-detection" and again["samples"] == 12
+    for name in ("map", "iou"):
+        assert again["metrics"][name] == pytest.approx(results["metrics"][f"eval_{name}"], abs=1e-6)
+
+
+def test_a_classifier_is_evaluated_as_it_was_in_training(capsys):
+    results = train(write("digits", task="image-classification"))
+    found = evaluate("results/digits", "digits", limit=60, output=Path("scores.json"))
+    assert found == json.loads(Path("scores.json").read_text())
+    assert found["metrics"]["accuracy"] == results["metrics"]["eval_accuracy"]
+    assert "accuracy" in capsys.readouterr().out
+    with pytest.raises(RunError, match="no images are called 'nothing'"):
+        evaluate("results/digits", "nothing")
+    train(write("masked", **STAGES["masked"]))
+    with pytest.raises(CommandError, match="holds HuggingGreenViTForMaskedImageModeling: give --task"):
+        evaluate("results/masked", "digits")
+
+
+def test_labels_are_numbered_as_the_model_does():
+    fields = {**MODEL, "id2label": {0: "dog", 1: "cat"}, "label2id": {"dog": 0, "cat": 1}}
+    fields.pop("model_type")
+    model = HuggingGreenViTForImageClassification(HuggingGreenViTConfig(**fields))
+    assert with_labels_of(model, boxed(4)).labels.tolist() == [1, 0, 1, 0]
+    model.config.id2label = {0: "dog", 1: "fox"}
+    with pytest.raises(RunError, match="does not know 1 of the dataset's classes, as 'cat'"):
+        with_labels_of(model, boxed(4))
+
+
+def test_a_language_model_is_evaluated_as_it_was_in_training():
+    fields = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "segment_length": 32}
+    model = {**fields, "memory_length": 32, "compressed_memory_length": 0, "model_type": "compressive_performer"}
+    sections = {
+        "task": "text-generation",
+        "dataset": {"name": "pydocs", "preset": "standard", "limit": 20000},
+        "model": model,
+        "training": {"max_steps": 2, "per_device_train_batch_size": 4},
+        "energy": {"enabled": False},
+    }
+    Path("bytes.yaml").write_text(yaml.safe_dump(sections))
+    results = train("bytes.yaml")
+    found = evaluate("results/bytes", "pydocs", limit=20000)
+    assert found["metrics"]["bits_per_byte"] == pytest.approx(results["metrics"]["test_bits_per_byte"], rel=1e-6)
