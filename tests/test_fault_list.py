@@ -107,7 +107,7 @@ FAULTS = """
 25 an unknown key: refused, the nearest is named
     models/test_models_common.py::test_config_errors_name_the_field
     models/compressive_performer/test_compressive_performer_config.py::test_what_is_wrong_is_named
-    training/test_arguments.py::test_what_is_wrong_is_named
+    training/test_run.py::test_what_is_wrong_is_named
 26 id2label of another length than num_labels: an error
     models/test_models_common.py::test_config_errors_name_the_field
     models/test_models_common.py::test_a_new_number_of_labels_replaces_the_head
