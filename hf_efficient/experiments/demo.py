@@ -24,6 +24,7 @@ from ..data.image_sets import load_images
 from ..errors import CommandError
 from ..layers.patch_selection import HEURISTICS
 from ..tables import columns
+from ..training.progress import quote
 
 RUNS = ("digits_hugginggreen_vit", "pydocs_compressive_performer")
 HEADER = ("run", "parameters", "accuracy", "micro-F1", "bits per byte", "training", "energy", "of which per item")
@@ -127,5 +128,4 @@ def continuation(folder: Path) -> str:
     set_seed(0)
     model = pipeline("text-generation", str(folder))
     (found,) = model(PROMPT, max_new_tokens=160, do_sample=True, temperature=0.7)
-    text = "\n".join(f"  | {line}" for line in found["generated_text"].splitlines())
-    return f'pipeline("text-generation", "{folder}") goes on from "{PROMPT}":\n{text}'
+    return f'pipeline("text-generation", "{folder}") goes on from "{PROMPT}":\n{quote(found["generated_text"])}'
