@@ -117,7 +117,7 @@ def left_out_rows(results: dict) -> list[list[str]]:
 
 
 def mechanism_table(results: dict) -> str:
-    """The table for the README: what each mechanism can do, and from which length on it is faster than SDPA."""
+    """What each mechanism can do, and from which length on it is faster than SDPA."""
     directions = [direction for direction in DIRECTIONS if curves(results, direction, TRAINING)]
     header = ["mechanism", "paper", "cost", "causal", "recurrent", "key mask"]
     header += [f"faster than SDPA from N ({direction})" for direction in directions]
