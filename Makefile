@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-attention test lint bench bench-models bench-training pictures clean
+.PHONY: help demo demo-attention docs test lint bench bench-models bench-training pictures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -31,6 +31,9 @@ bench-models: $(READY) ## Benchmark the models against transformers' own; ARGS="
 
 bench-training: $(READY) ## Time the training script against a bare loop; ARGS="--help" lists the options
 	$(BIN)/python -m benchmarks.training $(ARGS)
+
+docs: $(READY) ## Write figures and tables into README.md and docs/; ARGS=--check says what is out of date
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.docs_pages $(ARGS)
 
 pictures: $(READY) ## Draw kept patches, context scores and attention rollout; ARGS="--help" lists the options
 	HF_HUB_OFFLINE=1 $(BIN)/python scripts/draw_pictures.py $(ARGS)

@@ -1,7 +1,7 @@
 """Fills the generated parts of README.md and docs/*.md: make docs, or make docs ARGS=--check.
 
-Such a part stands between `<!-- generated: NAME -->` and `<!-- end -->`. What is written there comes from the registry,
-the JSON files in docs/results and the cards in model_cards, so that no figure is copied by hand.
+Such a part stands between `<!-- generated: NAME -->` and `<!-- end -->`. What is written there comes from the registry
+of mechanisms, the JSON files in docs/results and the cards in model_cards, so that no figure is copied by hand.
 """
 
 import argparse
@@ -71,7 +71,9 @@ def differences(page: Path) -> Iterator[str]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.docs_pages", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.docs_pages",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--check", action="store_true", help="say what is out of date, and change nothing")
     check, stale = parser.parse_args(argv).check, False
