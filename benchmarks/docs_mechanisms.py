@@ -1,6 +1,7 @@
 """The tables of docs/mechanisms.md, as Markdown: from the registry, and from what the attention benchmark measured."""
 
 import inspect
+import sys
 from pathlib import Path
 
 from benchmarks.docs_tables import DOCS, MARK, read, source
@@ -58,8 +59,9 @@ def mechanism_options() -> str:
 
 
 def summary(name: str) -> str:
-    """The first sentence of the file that it stands in."""
-    return (inspect.getmodule(get_attention(name)).__doc__ or "").strip().splitlines()[0].replace("|", r"\|")
+    """The first line of its file's docstring."""
+    module = sys.modules[get_attention(name).__module__]
+    return (module.__doc__ or "").strip().partition("\n")[0].replace("|", r"\|")
 
 
 def own_options(name: str) -> dict[str, object]:

@@ -45,7 +45,7 @@ def fill(text: str, new_mechanisms: bool = True) -> str:
     def filled(part: re.Match) -> str:
         start, name, old, end = part.groups()
         made = TABLES[name]()
-        return f"{start}{made if new_mechanisms else without_new_mechanisms(made, old)}\n{end}"
+        return f"{start}\n{made if new_mechanisms else without_new_mechanisms(made, old)}\n\n{end}"
 
     return PART.sub(filled, text)
 
