@@ -11,6 +11,13 @@ from ...linear.state import State
 from .reconstruction import reconstruction_loss as loss_of_states
 
 
+def absorb(attention: Attention, k: Tensor, v: Tensor, state: State, key_mask: Tensor | None = None) -> State:
+    """The state after tokens that are only looked at. Mechanisms that can't (xcit) take the keys for the queries."""
+    if attention.absorb is None:
+        return attention.extend(k, k, v, state, key_mask=key_mask)[1]
+    return attention.absorb(k, v, state, key_mask)
+
+
 def cross(attention: Attention, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
     """Every query (B, H, N, D) against every key (B, H, M, D), whatever their order: (B, H, N, D)."""
     if isinstance(attention, KernelAttention) and not attention.prepares:

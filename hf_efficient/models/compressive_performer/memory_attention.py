@@ -30,7 +30,7 @@ from ...layers.rotary import RotaryTable, rotate
 from ...linear.favor_plus import version_of
 from ...linear.state import State
 from .compression import Compression
-from .kernels import reconstruction_loss
+from .kernels import absorb, reconstruction_loss
 
 
 class MemoryAttention(nn.Module):
@@ -185,7 +185,7 @@ class MemoryAttention(nn.Module):
             if length:
                 k, v = self.split_slots(part)
                 k = rotate(k, table[start : start + length])
-                state = self.attention.absorb(self.keys_first(k), self.values_first(v), state, mask)
+                state = absorb(self.attention, self.keys_first(k), self.values_first(v), state, mask)
             start += length
         return state, tuple(parts[:2])
 
