@@ -75,5 +75,5 @@ def overview() -> str:
 
 def hush_imports() -> None:
     """torchao, torch and its exporter complain of one another when they are imported, which helps nobody here."""
-    for name in ("torchao", "torch.utils._pytree", "torch.onnx"):
+    for name in ("torchao", "torch.utils._pytree", "torch.onnx._internal.exporter._registration"):
         logging.getLogger(name).setLevel(logging.ERROR)
