@@ -42,7 +42,7 @@ class Axial(Attention):
         self.v_proj = linear(self.hidden_size, inner, bias)
         self.o_proj = linear(inner, self.hidden_size, output_bias)
 
-    def project(self, hidden_states, context=None):
+    def project(self, hidden_states):
         """(B, N, d) -> q, k, v (B, axes·H, N, D)"""
         shape = (*hidden_states.shape[:2], -1, self.head_dim)
         return tuple(p(hidden_states).view(shape).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))

@@ -170,7 +170,7 @@ class Attention(nn.Module):
         position_ids = self.check_inputs(
             hidden_states, key_mask, position_ids, grid, state, output_attentions, context, context_mask
         )
-        q, k, v = self.project(hidden_states, context)
+        q, k, v = self.project(hidden_states) if context is None else self.project(hidden_states, context)
         query_mask, key_mask = key_mask, key_mask if context is None else context_mask
         where = {"key_mask": key_mask, "position_ids": position_ids, **({"grid": grid} if self.needs_grid else {})}
         weights = sparsity = None
@@ -200,7 +200,8 @@ class Attention(nn.Module):
             where["key_mask"] = context_mask
         if not self.per_head:
             return self.naive(hidden_states, **where, **({} if context is None else {"context": context}))
-        return self.merge_heads(self.naive(*self.project(hidden_states, context), **where))
+        heads = self.project(hidden_states) if context is None else self.project(hidden_states, context)
+        return self.merge_heads(self.naive(*heads, **where))
 
     def project(self, hidden_states: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """(B, N, d) -> q (B, H, N, D), and, of the context if there is one, k and v (B, H, M, D)"""

@@ -7,10 +7,10 @@ Queries and keys share a projection; a token's own logit is −1e5, so that it c
 round a token's bucket is argmax [x R; −x R], R (rounds, H, D, b/2) drawn once, x detached. Cost O(N·C·rounds·D).
 
 Bidirectional: tokens sorted by (bucket, position) are cut into chunks of C; A(i) is i's chunk and the one before;
-the last precedes the first. [R] Padding sorts last and the wrap goes round the real chunks of a sample, so that
+the last precedes the first. Padding sorts last and the wrap goes round the real chunks of a sample, so that
 padding changes no real token; masked tokens output 0.
 
-Causal: [R] as published, chunk borders move with future tokens, which so leak into the past. Here chunks are counted
+Causal: as published, chunk borders move with future tokens, which so leak into the past. Here chunks are counted
 from each bucket's start, and A(i) is what precedes i in its bucket's chunk and the chunk before: strictly causal. The
 recurrent state is the last 2C keys and values of each bucket.
 """
@@ -82,7 +82,7 @@ class Lsh(Attention):
         self.v_proj = linear(self.hidden_size, inner, bias)
         self.o_proj = linear(inner, self.hidden_size, output_bias)
 
-    def project(self, hidden_states, context=None):
+    def project(self, hidden_states):
         shape = (*hidden_states.shape[:2], self.num_heads, self.head_dim)
         q, v = (p(hidden_states).view(shape).transpose(1, 2) for p in (self.q_proj, self.v_proj))
         return q, q, v

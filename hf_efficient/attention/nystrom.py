@@ -6,7 +6,7 @@ with q and k scaled by D^(−1/4), and q̃, k̃ (B, H, m, D) the means over m se
 ⌊t·m/n⌋. Z comes from iterating Z ← ¼ Z (13 I − K Z (15 I − K Z (7 I − K Z))) from Z₀ = Kᵀ / (‖K‖₁ ‖K‖∞). Cost
 O(N·m·D + m³), in float32. Optionally a depthwise convolution of v along the tokens is added.
 
-[R] The norms in Z₀ are each head's own (the reference takes their maximum over the batch, and so lets batch mates
+The norms in Z₀ are each head's own (the reference takes their maximum over the batch, and so lets batch mates
 change each other). n counts a sample's real tokens, and segments left empty are masked, so padding on either side
 changes no real token. No more than N landmarks are used; with m = N and an exact inverse it is softmax attention.
 Dropout acts on softmax(q̃ kᵀ), the factor that has a weight per key. Rows sum to 1 but may be negative.

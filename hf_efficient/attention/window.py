@@ -6,7 +6,7 @@ A(i): the cells of i's M × M window, (⌊(y − s)/M⌋, ⌊(x − s)/M⌋) ali
 others. Version 1: score = q·k / √D, and a learned bias per offset, ((2M−1)², H). Version 2: score = cos(q, k) / τ,
 τ ≥ 0.01 learned per head, and an MLP of the log-spaced offset makes the bias. Cost O(N·M²·D).
 
-Shifted windows are computed as Swin does: roll the map by −s, and let wrapped cells not see the others. [R] Padding is
+Shifted windows are computed as Swin does: roll the map by −s, and let wrapped cells not see the others. Padding is
 masked (in Swin it is not) and the windows are laid from the first real row and column, so padding on any side changes
 no real cell; masked cells output 0; along an axis with no more than M real cells there is one window and no shift; by
 default every other layer is shifted. A CLS token is not on the grid.

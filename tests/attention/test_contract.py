@@ -39,7 +39,7 @@ def run_in_pieces(attention, x, cuts, dtype=torch.float64, key_mask=None):
 
 @every_case
 @pytest.mark.parametrize("length", [1, 2, 63, 197, pytest.param(1000, marks=pytest.mark.slow)])
-def test_t1_fast_equals_naive(case, length):
+def test_fast_equals_naive(case, length):
     attention, x = make(case), tokens(2, length).requires_grad_()
     grid = where(attention, length)
     fast, slow = attention(x, **grid).hidden_states, attention.reference(x, **grid)
@@ -52,7 +52,7 @@ def test_t1_fast_equals_naive(case, length):
 
 
 @every_case
-def test_t1_fast_equals_naive_in_float32(case):
+def test_fast_equals_naive_in_float32(case):
     attention, x = make(case, torch.float32), tokens(2, 63, torch.float32)
     grid = where(attention, 63)
     assert_close(attention(x, **grid).hidden_states, attention.reference(x, **grid), atol=2e-5, rtol=2e-5)
@@ -60,7 +60,7 @@ def test_t1_fast_equals_naive_in_float32(case):
 
 @every_case
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_t1_fast_equals_naive_under_padding(case, side):
+def test_fast_equals_naive_under_padding(case, side):
     attention, x = make(case), tokens(3, 24).requires_grad_()
     if not attention.supports_key_mask:
         pytest.skip("takes no key_mask")
@@ -76,7 +76,7 @@ def test_t1_fast_equals_naive_under_padding(case, side):
 
 
 @every_case
-def test_t2_rows_are_distributions(case):
+def test_rows_are_distributions(case):
     attention, x = make(case), tokens(2, 20)
     if not attention.has_weights() or "row_sums" in attention.exempt_from:
         pytest.skip("its rows are no distributions")
@@ -87,7 +87,7 @@ def test_t2_rows_are_distributions(case):
 
 
 @every_case
-def test_t2_constant_values_pass_unchanged(case):
+def test_constant_values_pass_unchanged(case):
     attention = make(case)
     if not (attention.per_head and attention.has_weights()) or "row_sums" in attention.exempt_from:
         pytest.skip("its rows are no distributions")
@@ -112,7 +112,7 @@ def test_output_attentions_gives_the_same_output(case):
 
 
 @every_causal_case
-def test_t3_the_future_moves_nothing(case):
+def test_the_future_moves_nothing(case):
     attention, x = make(case, torch.float32), tokens(2, 90, torch.float32)
     before = attention(x).hidden_states
     for t in (1, 33, 89):
@@ -123,7 +123,7 @@ def test_t3_the_future_moves_nothing(case):
 
 @every_causal_case
 @pytest.mark.parametrize("cuts", [[1], [40], [7, 8, 70], list(range(1, 83))], ids=["1", "40", "7-8-70", "steps"])
-def test_t4_t5_any_split_gives_the_same(case, cuts):
+def test_any_split_gives_the_same(case, cuts):
     attention, x = make(case), tokens(2, 83)
     whole = attention(x).hidden_states
     with torch.no_grad():  # in-place updates allowed
@@ -135,7 +135,7 @@ def test_t4_t5_any_split_gives_the_same(case, cuts):
 
 
 @every_causal_case
-def test_t4_gradients_flow_through_the_state(case):
+def test_gradients_flow_through_the_state(case):
     attention, x = make(case), tokens(2, 30).requires_grad_()
     whole, (pieces, _) = attention(x).hidden_states, run_in_pieces(attention, x, [11, 12, 20])
     cotangent = torch.randn_like(whole)
@@ -147,7 +147,7 @@ def test_t4_gradients_flow_through_the_state(case):
 
 
 @every_causal_case
-def test_t5_recurrent_state_does_not_grow(case):
+def test_recurrent_state_does_not_grow(case):
     attention = make(case)
     if not attention.supports_recurrent:
         pytest.skip("its state is a KV cache")
@@ -170,7 +170,7 @@ def test_step_takes_one_token_with_and_without_a_length(case):
 
 
 @every_causal_case
-def test_t6_padding_stays_out_of_the_state(case):
+def test_padding_stays_out_of_the_state(case):
     attention, x, mask = make(case), tokens(3, 20), padding(3, 20, "left")
     whole = attention(x, key_mask=mask).hidden_states
     pieces, _ = run_in_pieces(attention, x, [3, 9], key_mask=mask)
@@ -179,7 +179,7 @@ def test_t6_padding_stays_out_of_the_state(case):
 
 @every_case
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_t6_padding_changes_no_real_token(case, side):
+def test_padding_changes_no_real_token(case, side):
     attention, x, mask = make(case), tokens(3, 24), padding(3, 24, side)
     if "padding" in attention.exempt_from or attention.needs_grid:
         pytest.skip("declared to depend on padding, or on a grid, which padding would change")
@@ -203,7 +203,7 @@ def test_a_row_without_keys_gives_zero(case):
 
 
 @every_case
-def test_t7_permuting_tokens_permutes_outputs(case):
+def test_permuting_tokens_permutes_outputs(case):
     attention, x = make(case), tokens(2, 20)
     if "permutation" in attention.exempt_from or attention.causal:
         pytest.skip("knows the order")
@@ -212,7 +212,7 @@ def test_t7_permuting_tokens_permutes_outputs(case):
 
 
 @every_case
-def test_t8_rows_of_a_batch_do_not_meet(case):
+def test_rows_of_a_batch_do_not_meet(case):
     attention, x = make(case), tokens(4, 24)
     grid = where(attention, 24)
     together = attention(x, **grid).hidden_states
@@ -222,7 +222,7 @@ def test_t8_rows_of_a_batch_do_not_meet(case):
 
 
 @every_case
-def test_t9_gradcheck(case):
+def test_gradcheck(case):
     attention, x = make(case), tokens(1, 6).requires_grad_()
     grid = where(attention, 6)
     assert torch.autograd.gradcheck(lambda x: attention(x, **grid).hidden_states, (x,), atol=1e-5, rtol=1e-3)
@@ -230,7 +230,7 @@ def test_t9_gradcheck(case):
 
 @every_case
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "12x"])
-def test_t10_finite(case, dtype):
+def test_finite(case, dtype):
     attention = make(case, dtype).train()
     x = tokens(2, 70, dtype, scale=1.0 if dtype == torch.bfloat16 else 12.0).requires_grad_()
     output = attention(x, **where(attention, 70)).hidden_states

@@ -244,9 +244,9 @@ def test_bad_input(tmp_path):
     with pytest.raises(ValueError, match="streams=4, but batches of 2 rows on 1 processes, 1 per step, need 2"):
         make(tmp_path, train=TextStreams(text(), 8, 4), batch=2).train()
     trainer = make(tmp_path)
-    with pytest.raises(ValueError, match="a whole text, once"):
+    with pytest.raises(ValueError, match="each token is predicted once"):
         trainer.evaluate(TextStreams(text(), 8, 3))
-    with pytest.raises(ValueError, match="not list"):
+    with pytest.raises(ValueError, match="got list"):
         make(tmp_path, train=[{}]).train()
     with pytest.raises(ValueError, match=r"label_smoothing_factor=0\.1"):
         make(tmp_path, label_smoothing_factor=0.1)
