@@ -1,5 +1,6 @@
 """Vision models as ONNX files, held to onnxruntime. onnx is imported when a model is exported."""
 
+import logging
 import warnings
 from contextlib import redirect_stdout
 from io import StringIO
@@ -76,7 +77,8 @@ def write(network: PreTrainedModel, images: torch.Tensor, file: Path) -> None:
     from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
     batch = {"pixel_values": {0: torch.export.Dim.AUTO}}  # leaving height and width dynamic takes minutes
-    with warnings.catch_warnings(), redirect_stdout(StringIO()):  # the exporters talk of themselves
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # the exporters talk of themselves
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):
         warnings.simplefilter("ignore")
         program = OnnxExporter().export(network, {"pixel_values": images}, config=OnnxConfig(dynamic_shapes=batch))
     program.save(file)

@@ -5,7 +5,6 @@ import what is slow, or optional, inside their functions.
 """
 
 import difflib
-import logging
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -45,7 +44,6 @@ def run(command: Callable[..., object], *arguments, **options) -> int:
     0 or what it returns as a whole number; 1, with one line, for what went wrong; 2, from argparse, for bad usage; 130
     if it was interrupted.
     """
-    hush_imports()
     try:
         code = command(*arguments, **options)
         return code if isinstance(code, int) else 0
@@ -71,9 +69,3 @@ def overview() -> str:
         lines += [f"  {name:<{width}}{summary.rstrip('.')}", f"  {'':<{width}}  {example}", ""]
     lines.append("`hf-efficient COMMAND --help` says more.")
     return "\n".join(lines)
-
-
-def hush_imports() -> None:
-    """torchao, torch and its exporter complain of one another when they are imported, which helps nobody here."""
-    for name in ("torchao", "torch.utils._pytree", "torch.onnx"):
-        logging.getLogger(name).setLevel(logging.ERROR)

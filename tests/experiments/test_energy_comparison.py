@@ -104,7 +104,7 @@ def test_a_run_that_fails_is_quoted_and_what_finished_is_kept(lab, capsys):
     assert measure(lab, *runs, "-n", "2") == 1
     error = capsys.readouterr().err
     assert (
-        "half, seed 0 failed with exit code 1" in error and "out of cheese" in error and "goes on from here" in error
+        "half, seed 0 failed with exit code 1" in error and "out of cheese" in error and "continues from here" in error
     )
     (lab / "half.yaml").write_text('{"joules": 40}')
     assert measure(lab, *runs, "-n", "2") == 0
@@ -127,7 +127,7 @@ def test_other_peoples_folders_are_not_touched(lab, capsys):
     (lab / "out" / "half" / "seed_0").mkdir(parents=True)
     (lab / "out" / "half" / "seed_0" / "thesis.tex").touch()
     assert measure(lab, str(lab / "half.yaml"), "-n", "1") == 1
-    assert "holds something else" in capsys.readouterr().err
+    assert "has other files in it" in capsys.readouterr().err
     assert (lab / "out" / "half" / "seed_0" / "thesis.tex").exists()
 
 

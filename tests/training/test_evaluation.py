@@ -40,7 +40,7 @@ def test_a_classifier_is_evaluated_as_it_was_in_training(capsys):
     assert found == json.loads(Path("scores.json").read_text())
     assert found["metrics"]["accuracy"] == results["metrics"]["eval_accuracy"]
     assert "accuracy" in capsys.readouterr().out
-    with pytest.raises(RunError, match="no images are called 'nothing'"):
+    with pytest.raises(RunError, match="unknown images 'nothing'"):
         evaluate("results/digits", "nothing")
     train(write("masked", **STAGES["masked"]))
     with pytest.raises(CommandError, match="holds HuggingGreenViTForMaskedImageModeling: give --task"):

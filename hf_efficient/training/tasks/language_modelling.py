@@ -24,6 +24,7 @@ from ...data.text_streams import (
 from ...model_card import write_card
 from ..arguments import EfficientTrainingArguments
 from ..build_model import build_model
+from ..callbacks import without_bars
 from ..checkpoints import replace_file
 from ..errors import RunError
 from ..history import COSTS
@@ -35,7 +36,7 @@ from ..run import Run, load_run
 TASK = "text-generation"
 SECTIONS = {"dataset": TextOptions}
 DEFAULTS = {"training": {"metric_for_best_model": "bits_per_byte"}}
-PROMPT, CONTINUATION = 256, 256  # tokens of the sample that is printed
+PROMPT, CONTINUATION = 128, 128  # tokens of the sample that is printed
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -113,7 +114,8 @@ def print_sample(trainer: MemoryTrainer, run: Run, data: LanguageData) -> None:
     most = getattr(trainer.model.config, "max_position_embeddings", None) or PROMPT + CONTINUATION
     prompt = data.tokenizer.decode(data.test.tokens[: min(PROMPT, most // 2)].tolist())
     left = most - len(data.tokenizer(prompt)["input_ids"])
-    generate = pipeline("text-generation", run.training.output_dir)
+    with without_bars():  # of loading weights
+        generate = pipeline("text-generation", run.training.output_dir)
     (found,) = generate(prompt, max_new_tokens=min(CONTINUATION, left), do_sample=True, temperature=0.8)
     continuation = found["generated_text"][len(prompt) :]
     end_of_prompt = "".join(prompt.splitlines()[-1:])
