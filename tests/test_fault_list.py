@@ -181,12 +181,12 @@ FAULTS = """
     data/test_images.py::test_ordinary_modes
     data/test_images.py::test_sixteen_bit_grey_is_scaled_and_not_clipped
     data/test_images.py::test_modes_without_a_range_are_refused
-    models/test_pipelines.py::test_every_mode_is_seen_as_the_picture_it_shows
-    models/test_pipelines.py::test_what_has_no_pixels_or_too_many_bits
+    data/test_image_processor.py::test_every_mode_is_seen_as_the_picture_it_shows
+    data/test_image_processor.py::test_what_has_no_pixels_or_too_many_bits
     [by our processor; pipeline() converts images itself before any processor sees them]
 44 0x0 pixels: a ValueError; 1x1 and 1x4000: an answer
     data/test_images.py::test_images_without_pixels_are_refused
-    models/test_pipelines.py::test_what_has_no_pixels_or_too_many_bits
+    data/test_image_processor.py::test_what_has_no_pixels_or_too_many_bits
     models/test_pipelines.py::test_thin_images_are_classified
     [by our processor; pipeline() converts images itself before any processor sees them]
 45 an image that is cut, none, or missing: file or row named, or skipped and counted
