@@ -45,10 +45,10 @@ FAULTS = """
 10 kill -9 in a download: the next call is intact
     hub/test_faults.py::test_10_killed_in_a_download_the_next_call_is_intact
 11 a token that is missing, wrong or may only read: a clear line, no traceback
-    hub/test_command_line.py::test_11_no_token
-    hub/test_command_line.py::test_11_a_wrong_token
-    hub/test_command_line.py::test_11_a_token_that_may_only_read
-    hub/test_command_line.py::test_11_somebody_elses_repository
+    hub/test_push_and_pull_commands.py::test_11_no_token
+    hub/test_push_and_pull_commands.py::test_11_a_wrong_token
+    hub/test_push_and_pull_commands.py::test_11_a_token_that_may_only_read
+    hub/test_push_and_pull_commands.py::test_11_somebody_elses_repository
     hub/test_round_trip.py::test_11_a_trainer_with_a_wrong_token_stops_before_it_trains
 12 the token reaches no other origin
     hub/test_push.py::test_12_the_token_reaches_no_other_origin
@@ -158,12 +158,12 @@ FAULTS = """
 38 a row of NaN leaves the others alone; a loss of NaN stops training
     models/test_robustness.py::test_an_image_of_nan_leaves_the_others_alone
     models/test_robustness.py::test_a_text_of_nan_leaves_the_others_alone
-    attention/test_contract.py::test_t8_rows_of_a_batch_do_not_meet
+    attention/test_contract.py::test_rows_of_a_batch_do_not_meet
     training/test_trainer.py::test_what_is_no_number_stops_training_before_it_spoils_weights
 39 half precision, extreme inputs: finite
     models/test_robustness.py::test_extreme_images_have_finite_outputs_in_half_precision
     models/test_robustness.py::test_extreme_embeddings_have_finite_logits_in_half_precision
-    attention/test_contract.py::test_t10_finite
+    attention/test_contract.py::test_finite
 40 gradient checkpointing: equal gradients
     models/test_models_common.py::test_gradient_checkpointing_gives_the_same_gradients
     models/compressive_performer/test_compressive_performer_gradients.py::test_checkpointing_changes_no_gradient
@@ -181,12 +181,12 @@ FAULTS = """
     data/test_images.py::test_ordinary_modes
     data/test_images.py::test_sixteen_bit_grey_is_scaled_and_not_clipped
     data/test_images.py::test_modes_without_a_range_are_refused
-    models/test_pipelines.py::test_every_mode_is_seen_as_the_picture_it_shows
-    models/test_pipelines.py::test_what_has_no_pixels_or_too_many_bits
+    data/test_image_processor.py::test_every_mode_is_seen_as_the_picture_it_shows
+    data/test_image_processor.py::test_what_has_no_pixels_or_too_many_bits
     [by our processor; pipeline() converts images itself before any processor sees them]
 44 0x0 pixels: a ValueError; 1x1 and 1x4000: an answer
     data/test_images.py::test_images_without_pixels_are_refused
-    models/test_pipelines.py::test_what_has_no_pixels_or_too_many_bits
+    data/test_image_processor.py::test_what_has_no_pixels_or_too_many_bits
     models/test_pipelines.py::test_thin_images_are_classified
     [by our processor; pipeline() converts images itself before any processor sees them]
 45 an image that is cut, none, or missing: file or row named, or skipped and counted

@@ -31,8 +31,6 @@ print("registered")
     [
         "import hf_efficient",
         "from transformers import AutoModel, LlamaForCausalLM, pipeline; import hf_efficient",
-        "import hf_efficient.models.kerformer_vit.configuration_kerformer_vit",
-        "import hf_efficient.layers",
     ],
 )
 def test_registered_whatever_comes_first(first):

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from families import VISION, inputs, tiny_model
+from families import inputs, tiny_model
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, Trainer, TrainingArguments
@@ -16,15 +16,6 @@ from hf_efficient.models.auto import FAMILIES
 
 FILE = "model.safetensors"
 families = pytest.mark.parametrize("family", FAMILIES)
-
-
-def model_of(family: str):
-    if family in VISION:
-        return tiny_model(family)
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    lengths = {"segment_length": 8, "memory_length": 8, "compressed_memory_length": 4}
-    return hf_efficient.CompressivePerformerModel(hf_efficient.CompressivePerformerConfig(**sizes, **lengths)).eval()
 
 
 class Payload:
@@ -45,7 +36,7 @@ def saved(tmp_path):
 
 @families
 def test_only_safetensors_are_written(family, tmp_path):
-    model_of(family).save_pretrained(tmp_path)
+    tiny_model(family).save_pretrained(tmp_path)
     assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".py", ".safetensors"}
 
 
@@ -99,7 +90,7 @@ def test_broken_safetensors_are_an_error(saved, damage):
 
 @families
 def test_missing_and_unexpected_weights_are_reported(family, tmp_path):
-    model = model_of(family)
+    model = tiny_model(family)
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / FILE)
     lost = next(name for name in sorted(weights) if "norm" in name)
@@ -111,7 +102,7 @@ def test_missing_and_unexpected_weights_are_reported(family, tmp_path):
 
 @families
 def test_another_shape_is_an_error(family, tmp_path):
-    model = model_of(family)
+    model = tiny_model(family)
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / FILE)
     name = max(weights, key=lambda name: weights[name].dim())
@@ -124,7 +115,7 @@ def test_another_shape_is_an_error(family, tmp_path):
 @families
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_are_reported(family, value, tmp_path):
-    model = model_of(family)
+    model = tiny_model(family)
     name, weight = next(iter(model.named_parameters()))
     with torch.no_grad():
         weight.view(-1)[0] = value
@@ -151,7 +142,7 @@ def test_large_weights_are_no_reason_to_warn(saved, recwarn):
 
 
 def test_tied_weights_stay_tied(tmp_path):
-    base = model_of("compressive_performer")
+    base = tiny_model("compressive_performer")
     model = hf_efficient.CompressivePerformerForCausalLM(base.config)
     model.save_pretrained(tmp_path)
     again = hf_efficient.CompressivePerformerForCausalLM.from_pretrained(tmp_path)

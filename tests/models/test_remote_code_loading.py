@@ -35,16 +35,14 @@ LM = {
 }
 PIPELINES = {
     "image-classification": [(family, "AutoModelForImageClassification") for family in VISION],
-    "object-detection": [(f, "AutoModelForObjectDetection") for f in ("hugginggreen_vit", "mobilevit_v2")],
-    "image-segmentation": [("mobilevit_v2", "AutoModelForSemanticSegmentation")],
+    "object-detection": [head for head in HEADS if head[1] == "AutoModelForObjectDetection"],
+    "image-segmentation": [head for head in HEADS if head[1] == "AutoModelForSemanticSegmentation"],
 }
 ALL_PIPELINES = [(task, *head) for task, heads in PIPELINES.items() for head in heads]
 PHOTO = "photo.png"
 PROMPT = "The segments of a long text "
 TRAINED = {
-    "kerformer_vit": "AutoModelForImageClassification",
-    "hugginggreen_vit": "AutoModelForImageClassification",
-    "mobilevit_v2": "AutoModelForImageClassification",
+    **dict.fromkeys(VISION, "AutoModelForImageClassification"),
     "compressive_performer": "AutoModelForCausalLM",
 }
 

@@ -7,33 +7,21 @@ from dataclasses import fields
 
 import pytest
 import torch
-from families import HEADS, TINY, VISION, head_id, inputs, main_output, tiny_config, tiny_model
+from families import HEADS, VISION, head_id, inputs, main_output, tiny_config, tiny_model
 from safetensors import SafetensorError
 from transformers import pipeline
 
-import hf_efficient
 from hf_efficient.data.tokenization import build_tokenizer
 from hf_efficient.models.auto import FAMILIES
 
 heads = pytest.mark.parametrize("head", HEADS, ids=head_id)
 families = pytest.mark.parametrize("family", FAMILIES)
-LANGUAGE = {
-    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16},
-    **{"segment_length": 8, "memory_length": 8, "compressed_memory_length": 4, "compression_rate": 2},
-}
 # Fields that may be below 0: a seed, a label that is left out, and one that only transformers' own models read.
 SIGNED = {"selection_seed", "semantic_loss_ignore_index", "chunk_size_feed_forward"}
 
 
-def config_of(family: str, **values):
-    if family in VISION:
-        return tiny_config(family, **values)
-    return hf_efficient.CompressivePerformerConfig(**{**LANGUAGE, **values})
-
-
 def language_model():
-    torch.manual_seed(0)
-    return hf_efficient.CompressivePerformerForCausalLM(config_of("compressive_performer")).eval()
+    return tiny_model("compressive_performer", "AutoModelForCausalLM")
 
 
 def embeddings(rows: int = 3) -> torch.Tensor:
@@ -46,18 +34,18 @@ def embeddings(rows: int = 3) -> torch.Tensor:
 @families
 def test_negative_sizes_are_named(family):
     """Every whole number of a config, when the config is made and not when torch fails on it."""
-    config = config_of(family)
+    config = tiny_config(family)
     sizes = {f.name: getattr(config, f.name) for f in fields(config) if type(getattr(config, f.name)) is int}
     assert len(sizes) > 5
     for name in sizes.keys() - SIGNED:
         with pytest.raises(ValueError, match=name):
-            config_of(family, **{name: -max(1, sizes[name])})
+            tiny_config(family, **{name: -max(1, sizes[name])})
 
 
 @pytest.mark.parametrize("family", VISION)
 def test_a_patch_larger_than_the_image_is_named(family):
     with pytest.raises(ValueError, match=r"image_size=\d+.*patch_size=512|patch_size=512.*image_size=\d+"):
-        config_of(family, patch_size=512)
+        tiny_config(family, patch_size=512)
 
 
 # Numbers
@@ -100,7 +88,7 @@ def test_extreme_embeddings_have_finite_logits_in_half_precision(dtype):
 
 @families
 def test_nothing_stays_on_the_meta_device(family, tmp_path):
-    model = tiny_model(family) if family in TINY else language_model()
+    model = tiny_model(family)
     with torch.device("meta"):
         meta = type(model)(model.config)
     assert all(p.is_meta for p in meta.parameters())
@@ -153,7 +141,7 @@ def save_within(model, folder, limit: int, on_excess) -> int:
 @pytest.mark.parametrize("family", ["kerformer_vit", "compressive_performer"])
 def test_a_save_that_is_killed_or_finds_no_room_leaves_the_model_before(family, share, tmp_path):
     """The kernel kills the process in the middle of a write, or the write fails."""
-    model = tiny_model(family) if family in TINY else language_model()
+    model = tiny_model(family)
     model.save_pretrained(tmp_path)
     before = {name: x.clone() for name, x in model.state_dict().items()}
     with torch.no_grad():

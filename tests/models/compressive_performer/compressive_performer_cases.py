@@ -24,7 +24,7 @@ ARMS = {
     "compressive performer, conv": {},
     "compressive performer, autoencoder": {"compression": "autoencoder"},
     "compressive transformer": {"attention": "softmax"},
-    "performer": NO_MEMORY,
+    "performer without memory": NO_MEMORY,
     "transformer-xl": {"attention": "softmax", "compressed_memory_length": 0},
     "gpt": {"attention": "softmax", **NO_MEMORY},
 }
@@ -46,6 +46,8 @@ MECHANISMS = {
     "local, narrow": {"attention": "local", "attention_options": {"window": 5}},
     "performer with a running maximum": {"attention_options": {"epsilon": 0.0}},
 }
+# All of them once: performer and softmax with memory are among the arms.
+EVERY = {**ARMS, **SHAPES, **{name: MECHANISMS[name] for name in MECHANISMS if name not in ("performer", "softmax")}}
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 

@@ -4,13 +4,12 @@ import copy
 
 import pytest
 import torch
-from compressive_performer_cases import ARMS, MECHANISMS, SHAPES, make, text
+from compressive_performer_cases import ARMS, EVERY, MECHANISMS, SHAPES, make, text
 from compressive_performer_reference import Reference
 from torch.testing import assert_close
 
 from hf_efficient.models.compressive_performer.fast import affine
 
-EVERY = {**ARMS, **SHAPES, **MECHANISMS}
 LEARNED = {
     f"{attention}, {compression}": {"attention": attention, "compression": compression}
     for attention in ("performer", "softmax")

@@ -1,0 +1,87 @@
+"""CONTRIBUTING's examples, put where it says: one file is a mechanism, one folder and one entry a model.
+
+Both go into a copy of the tree, whose tests then run unedited: those that are parametrised over the mechanisms or the
+families, for the new ones, and those that read the tree, whole.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PARTS = ("hf_efficient", "benchmarks", "configs", "docs", "scripts", "tests", "README.md", "pyproject.toml")
+TREE_READERS = ["tests/test_imports.py", "tests/cli/test_list.py", "tests/models/test_auto.py"]
+
+
+def examples() -> dict[str, str]:
+    """The files that CONTRIBUTING shows, by path: each a block of code after a line that ends in `path`:"""
+    found = re.findall(r"`(hf_efficient/\S+\.py)`:\n\n```python\n(.*?)```", TEXT, flags=re.S)
+    assert len(found) == 4, "a mechanism, and the three files of a model"
+    return dict(found)
+
+
+def entry() -> str:
+    return re.search(r"The entry in `FAMILIES`:\n\n```python\n(.*?)```", TEXT, flags=re.S).group(1)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> Path:
+    """A copy of the tree with both examples in it."""
+    copy = tmp_path_factory.mktemp("copy")
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, copy / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, copy / part)
+    for name, source in examples().items():
+        assert not (copy / name).exists()
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_text(source, encoding="utf-8")
+    auto = copy / "hf_efficient/models/auto.py"
+    source = auto.read_text(encoding="utf-8")
+    assert source.count("FAMILIES = {\n") == 1
+    auto.write_text(source.replace("FAMILIES = {\n", "FAMILIES = {\n" + entry()), encoding="utf-8")
+    return copy
+
+
+def run_tests(tree: Path, *arguments: str) -> int:
+    """How many tests passed in the copy; none may fail."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
+    run = subprocess.run(
+        command, cwd=tree, env={**environment, "PYTHONPATH": str(tree)}, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
+    return int(re.search(r"(\d+) passed", run.stdout).group(1))
+
+
+def test_lint_passes(tree):
+    for command in (["check"], ["format", "--check"]):
+        run = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--no-cache", "."], cwd=tree, capture_output=True, text=True
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_what_reads_the_tree_passes(tree):
+    assert run_tests(tree, *TREE_READERS) > 50
+
+
+def test_a_mechanism_is_one_file(tree):
+    config = "tests/models/compressive_performer/test_compressive_performer_config.py"
+    fits = f"{config}::test_every_causal_mechanism_with_a_state_fits"
+    assert run_tests(tree, fits) == 1
+    assert run_tests(tree, "tests", "-k", "cosine and not in_a_clone") > 60
+
+
+def test_a_model_is_one_folder_and_one_entry(tree):
+    assert run_tests(tree, "tests/models", "tests/test_remote_code.py", "-k", "pooled_vit") > 30
