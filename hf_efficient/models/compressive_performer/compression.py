@@ -31,9 +31,6 @@ class Compression(nn.Module):
         """
         return None
 
-    def extra_repr(self) -> str:
-        return f"hidden_size={self.hidden_size}, rate={self.rate}"
-
 
 class MeanCompression(Compression):
     def forward(self, old: Tensor) -> Tensor:

@@ -6,16 +6,16 @@ depend on how much has been read. Pre-norm blocks, rotary positions.
 
 The ways a token can take; all give the same result, to rounding:
 
-| call                                   | way                                                                       |
-| -------------------------------------- | ------------------------------------------------------------------------- |
-| training, or gradients enabled         | `run`: the call's pieces one after the other in each layer         |
-| rows at different places, or padding   | `run`: a piece ends wherever some row's segment does               |
-| a prompt, without gradients            | `fast/reading.py`: segment by segment through all layers                  |
-| the same, only last logits wanted      | `fast/reading.py`: early segments pass the lower layers only              |
-| one token after others (`generate`)    | `fast/decoding.py`: the weights at hand, no module is called              |
-| the same, at the end of a segment,     | `run`: the segment moves into memory, and the attention's state is |
-| or with hooks, adapters, autocast      | made anew from memory with the next token                                 |
-| any of these, in `fast.switched_off()` | `run`                                                              |
+| call                                       | way                                                            |
+| ------------------------------------------ | -------------------------------------------------------------- |
+| training, or gradients enabled             | `run`: piece by piece in each layer, then the next layer       |
+| padding, or rows at different places       | the same; a piece ends wherever some row's segment does        |
+| a prompt, without gradients                | `fast/reading.py`: segment by segment through all layers       |
+| the same, only the last logits wanted      | `fast/reading.py`: early segments pass the lower layers only   |
+| one token after others (`generate`)        | `fast/decoding.py`: the weights at hand, no module is called   |
+| the same with hooks, adapters, autocast    | `fast/reading.py`, which calls the modules                     |
+| the same at the two ends of a segment      | `fast/reading.py`: memory moves on, a new state is made of it  |
+| any of these, in `fast/switch.py`'s switch | `run`                                                          |
 """
 
 import torch
@@ -63,14 +63,8 @@ class CompressivePerformerLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: CompressivePerformerConfig, index: int, lengths: MemoryLengths, positions: RotaryTable):
         super().__init__()
-        attention = build_attention(
-            config.attention,
-            config.hidden_size,
-            config.num_attention_heads,
-            causal=True,
-            projections=False,
-            **config.options_of_layer(index),
-        )
+        options = {"causal": True, "projections": False, **config.options_of_layer(index)}
+        attention = build_attention(config.attention, config.hidden_size, config.num_attention_heads, **options)
         compression = None
         if lengths.compressed:
             compression = COMPRESSIONS[config.compression](config.hidden_size, lengths.rate)
@@ -307,8 +301,4 @@ class CompressivePerformerForCausalLM(CompressivePerformerPreTrainedModel, Gener
         return weight * auxiliary_loss
 
 
-__all__ = [
-    "CompressivePerformerForCausalLM",
-    "CompressivePerformerModel",
-    "CompressivePerformerPreTrainedModel",
-]
+__all__ = ["CompressivePerformerForCausalLM", "CompressivePerformerModel", "CompressivePerformerPreTrainedModel"]
