@@ -206,7 +206,6 @@ def test_what_is_allowed_passes(tmp_path, name, source):
     assert violations(write(tmp_path, name, source)) == []
 
 
-@pytest.mark.xfail(strict=True, reason="what the training scripts share is on its way into the package")
 def test_nobody_imports_a_script():
     assert not (found := imported_scripts(SCRIPTS, BENCHMARKS)), "\n" + "\n".join(found)
 
