@@ -186,10 +186,10 @@ def test_a_generation_config_is_saved_and_used(tmp_path):
 def test_twenty_thousand_tokens_take_constant_time_and_memory():
     """Time per token over the last hundreds of tokens as over the first; the state's size to the byte."""
     model = make(torch.float32, segment_length=64, memory_length=64, compressed_memory_length=96, compression_rate=4)
-    ids, spent, sizes, cache = text(1, 8), [], set(), None
+    ids, spent, sizes, cache = text(1, 608), [], set(), None  # enough to fill the memory
     for part in range(12):
         if part == 6:  # most of them are read, which is quicker than to write them
-            ids = torch.cat([ids, text(1, 17_600)], 1)
+            ids = torch.cat([ids, text(1, 17_000)], 1)
             cache = model(ids[:, cache.get_seq_length() : -1], past_key_values=cache, logits_to_keep=1).past_key_values
         start = time.process_time()
         outputs = greedy(model, ids, new=200, past_key_values=cache, return_dict_in_generate=True)
