@@ -27,7 +27,7 @@ Every attention mechanism built, run, held to its own formula, and timed. For ea
 ROUNDS = 3
 EXACT = {"length": 96, "hidden_size": 32, "num_heads": 4}  # the literal forms are slow
 HEADER = ["mechanism", "paper", "cost", "error", "causal error"]
-ABILITIES = {"causal": "causal", "recurrent": "recurrent", "key_mask": "mask", "weights": "weights"}
+ABILITIES = {"causal": "causal", "recurrent": "recurrent", "key_mask": "mask", "cross": "cross"}
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
 def describe(name: str) -> dict:
     cls = get_attention(name)
     abilities = [word for flag, word in ABILITIES.items() if getattr(cls, f"supports_{flag}")]
-    abilities += ["grid"] * cls.needs_grid + ["fixed length"] * cls.fixed_length
+    abilities += ["weights"] * cls.has_weights() + ["grid"] * cls.needs_grid + ["fixed length"] * cls.fixed_length
     return {
         "paper": cls.paper,
         "cost": f"O({cls.cost})",
