@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_efficient.attention import base as registry
-from hf_efficient.attention import build_attention
+from hf_efficient.attention import build_attention, registry
 from hf_efficient.cli import main
 from hf_efficient.cli.new_mechanism import EXAMPLE
 

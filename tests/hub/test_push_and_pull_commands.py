@@ -1,6 +1,5 @@
 """The scripts as a user runs them: what they print, and one line instead of a traceback."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -103,20 +102,19 @@ def test_offline_and_unreachable(run, hub, repo, folder):
     assert dry.returncode == 0 and "model.safetensors" in dry.stdout and "not compared" in dry.stdout
 
 
-def test_the_commands_of_the_readme(hub, folder, tmp_path):
-    """Those under "Share your model", as they stand there, one after the other."""
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Share your model\n")[1].split("\n## ")[0]
-    commands = "".join(re.findall(r"```\n(.*?)```", section, flags=re.DOTALL)).splitlines()
-    assert {"push_to_hub.py", "pull_from_hub.py"} == {re.search(r"\w+\.py", command)[0] for command in commands}
-    (tmp_path / "scripts").symlink_to(SCRIPTS)
+def test_the_commands_of_the_docs(hub, folder, tmp_path):
+    """Those of docs/hub.md, as they stand there, one after the other."""
+    page = (ROOT / "docs" / "hub.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^hf-efficient (?:push|pull) .*", page, flags=re.MULTILINE)
+    assert {command.split()[1] for command in commands} == {"push", "pull"}
     token = hub.store.token("me")
     variables = environment(hub, tmp_path / "home", token)
-    variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
     for command in commands:
-        if pushed := re.search(r"push_to_hub\.py (\S+)", command):
-            shutil.copytree(folder, tmp_path / pushed[1], dirs_exist_ok=True)
-        process = {"shell": True, "cwd": tmp_path, "env": variables, "capture_output": True, "text": True}
-        finished = subprocess.run(command, **process, timeout=60)
+        words = command.split("#")[0].split()[1:]
+        if words[0] == "push":
+            shutil.copytree(folder, tmp_path / words[1], dirs_exist_ok=True)
+        process = {"cwd": tmp_path, "env": variables, "capture_output": True, "text": True, "timeout": 120}
+        finished = subprocess.run([sys.executable, "-m", "hf_efficient", *words], **process)
         assert finished.returncode == 0, f"{command}\n{finished.stderr}"
     (repository,) = [r for r in hub.store.repositories.values() if r.owner == "me"]
     assert repository.private and hub.leaks(token) == []

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from loopback_client import Client, ClientError
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 MODELS = ["vit", "gpt2", "kerformer_vit", "hugginggreen_vit", "mobilevit_v2", "compressive_performer"]
 AUTO = {"gpt2": "AutoModelForCausalLM", "compressive_performer": "AutoModelForCausalLM"}
 IMPORTS = "import json, torch, transformers\nfrom pathlib import Path\nfrom hub_models import build, outputs\n"
@@ -237,6 +236,7 @@ def test_16_a_hub_that_is_away_does_not_stop_training(hub, training, repo, tmp_p
 def test_16_a_last_push_that_fails_is_an_error_and_leaves_the_run_whole(hub, training, repo, tmp_path):
     """A training script's own; the same run again has only to push."""
     sections = {
+        "task": "image-classification",
         "dataset": {"name": "digits", "limit": 50},
         "model": {"model_type": "kerformer_vit", "image_size": 8, "patch_size": 4, "hidden_size": 16}
         | {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16},
@@ -246,10 +246,8 @@ def test_16_a_last_push_that_fails_is_an_error_and_leaves_the_run_whole(hub, tra
     }
     (tmp_path / "run.yaml").write_text(json.dumps(sections))
     code = f"""
-    import sys
-    sys.path.insert(0, {str(SCRIPTS)!r})
-    from train_image_classifier import main
-    result = main([{str(tmp_path / "run.yaml")!r}])["steps"]
+    from hf_efficient.training.tasks import train
+    result = train({str(tmp_path / "run.yaml")!r}, [])["steps"]
     """
     hub.fail("status", "POST", "/commit/", status=403, times=9)
     with pytest.raises(ClientError, match=f"pushing to {repo}: your token may not do this") as raised:

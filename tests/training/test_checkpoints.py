@@ -156,7 +156,7 @@ def test_shards_are_read_and_outside_paths_refused(tmp_path):
     assert_same(dict(other.state_dict()), dict(model.state_dict()))
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(index.read_text().replace("model-00001", "../model-00001"))
-    with pytest.raises(CheckpointError, match="outside of its folder"):
+    with pytest.raises(CheckpointError, match="outside its folder"):
         load_weights(other, tmp_path)
 
 

@@ -119,7 +119,7 @@ def test_mosaic_puts_boxes_where_the_objects_are():
             assert torch.equal(crop, torch.tensor(load_digits().images[first + i] / 8 - 1).expand(3, 8, 8).float())
     with pytest.raises(ValueError, match=r"images must be \(4·B, C, H, W\)"):
         mosaic(images[:5], labels[:5])
-    with pytest.raises(ValueError, match="labels must be 8, one for each image, got 7"):
+    with pytest.raises(ValueError, match="labels must have one entry per image: 8, got 7"):
         mosaic(images, labels[:7])
 
 
