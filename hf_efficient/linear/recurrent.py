@@ -15,26 +15,20 @@ def kernel_step(
     q: Tensor, k: Tensor, v: Tensor, state: State, feature_map: FeatureMap | None = None, *, normalise=True, eps=0.0
 ) -> tuple[Tensor, State]:
     """q, k, v (B, H, 1, D) -> output (B, H, 1, Dv) and the state after the token."""
-    return kernel_step_stacked(torch.stack([q, k]), v, state, feature_map, normalise=normalise, eps=eps)
-
-
-def kernel_step_stacked(
-    qk: Tensor, v: Tensor, state: State, feature_map: FeatureMap | None = None, *, normalise=True, eps=0.0
-) -> tuple[Tensor, State]:
-    """The same for q and k in one tensor (2, B, H, 1, D), so that one call of the map makes the features of both."""
     feature_map = feature_map or FeatureMap()
     if not state["S"].is_contiguous():
         state = {name: x.contiguous() for name, x in state.items()}
     S, c = state["S"], state.get("c")
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (qk, v, S)):
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S)):
         return kernel_attention(
-            *qk, v, feature_map, causal=True, state=state, normalise=normalise, eps=eps, chunk_size=1
+            q, k, v, feature_map, causal=True, state=state, normalise=normalise, eps=eps, chunk_size=1
         )
     groups, dtype = S.view(-1, *S.shape[2:]), v.dtype  # (G, F, Dv + 1), G = B·H
     values = v.reshape(len(groups), 1, -1)
+    qk = torch.stack([q, k])  # one call of the map makes the features of both
     if dtype != S.dtype:
         qk, values = qk.to(S.dtype), values.to(S.dtype)
-    phi = feature_map(qk.reshape(-1, qk.shape[-1]))
+    phi = feature_map(qk.view(-1, qk.shape[-1]))
     phi_q, phi_k = phi.chunk(2)  # (G, F)
     if c is not None:
         phi_q, phi_k = _relative_to_maximum(phi_q, phi_k, groups, c, feature_map.floor, normalise)

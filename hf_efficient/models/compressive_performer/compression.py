@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ...attention.base import Attention
-from .fast.affine import affine
 from .fast.reconstruction import fast_reconstruction_loss
 
 
@@ -64,7 +63,7 @@ class ConvCompression(Compression):
         self.bias.zero_()
 
     def forward(self, old: Tensor) -> Tensor:
-        return affine(self.groups(old).flatten(2), self.weight, self.bias)
+        return F.linear(self.groups(old).flatten(2), self.weight, self.bias)
 
     def auxiliary_loss(self, q, old, new, attention):
         loss = _ReconstructionLoss(attention)
@@ -117,7 +116,7 @@ class AutoencoderCompression(ConvCompression):
 
     def decode(self, new: Tensor) -> Tensor:
         """(B, n/c, d) -> (B, n, d)"""
-        slots = affine(new, self.decoder_weight, self.decoder_bias)
+        slots = F.linear(new, self.decoder_weight, self.decoder_bias)
         return slots.unflatten(-1, (self.rate, self.hidden_size)).flatten(1, 2)
 
     def auxiliary_loss(self, q, old, new, attention):

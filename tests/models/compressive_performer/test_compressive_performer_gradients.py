@@ -8,8 +8,6 @@ from compressive_performer_cases import ARMS, EVERY, MECHANISMS, SHAPES, make, t
 from compressive_performer_reference import Reference
 from torch.testing import assert_close
 
-from hf_efficient.models.compressive_performer.fast import affine
-
 LEARNED = {
     f"{attention}, {compression}": {"attention": attention, "compression": compression}
     for attention in ("performer", "softmax")
@@ -203,38 +201,3 @@ def test_features_are_redrawn_between_steps_only():
     assert torch.equal(model.model.layers[0].memory_attention.attention.projection, before)
     model(ids, labels=ids).loss.backward()
     assert not torch.equal(model.model.layers[0].memory_attention.attention.projection, before)
-
-
-@pytest.mark.parametrize("fields", ARMS.values(), ids=ARMS)
-def test_large_products_give_the_same_gradients(fields, monkeypatch):
-    """By oneDNN, with activations computed again, as models of useful size train."""
-    found = []
-    for worthwhile in (2**23, 0):
-        monkeypatch.setattr(affine, "WORTHWHILE", worthwhile)
-        model, ids = training(**fields), text(2, 24)
-        model(ids, labels=ids).loss.backward()
-        found.append(gradients(model))
-    assert_close(*found, atol=1e-6, rtol=1e-4)
-
-
-@pytest.mark.parametrize("who", ["layer", "layer, backwards", "activation", "all"])
-def test_whoever_watches_a_layer_sees_it_called(who, monkeypatch):
-    monkeypatch.setattr(affine, "WORTHWHILE", 0)
-    model, ids, seen = training(), text(2, 8), []
-    mlp = model.model.layers[0].mlp
-
-    def hook(module, *_):
-        seen.append(module)
-
-    handle = {
-        "layer": lambda: mlp.fc2.register_forward_hook(hook),
-        "layer, backwards": lambda: mlp.fc2.register_full_backward_hook(hook),
-        "activation": lambda: mlp.activation_fn.register_forward_hook(hook),
-        "all": lambda: torch.nn.modules.module.register_module_forward_hook(hook),
-    }[who]()
-    try:
-        model(ids, labels=ids).loss.backward()
-    finally:
-        handle.remove()
-    watched = mlp.activation_fn if who == "activation" else mlp.fc2
-    assert seen.count(watched) == 1

@@ -5,7 +5,7 @@ import torch
 from compressive_performer_cases import EVERY, SHAPES, make, text
 from torch.testing import assert_close
 
-from hf_efficient.models.compressive_performer.fast import affine, decoding, projected_memory, reading, reconstruction
+from hf_efficient.models.compressive_performer.fast import decoding, projected_memory, reading, reconstruction
 from hf_efficient.models.compressive_performer.fast.switch import is_on, switched_off
 
 MODELS = {name: fields for name, fields in EVERY.items() if name not in SHAPES}
@@ -60,7 +60,7 @@ def test_it_switches_everything(monkeypatch):
     """Each trick is taken when it is on, and none when it is off."""
     taken = set()
     tricks = [
-        *((affine, "_product"), (decoding, "decoder_of"), (projected_memory, "last"), (reading, "needed_depths")),
+        *((decoding, "decoder_of"), (projected_memory, "last"), (reading, "needed_depths")),
         (reconstruction, "loss_of_states"),
     ]
     for module, name in tricks:
@@ -68,7 +68,6 @@ def test_it_switches_everything(monkeypatch):
         monkeypatch.setattr(
             module, name, lambda *a, _real=real, _name=name, **k: (taken.add(_name), _real(*a, **k))[1]
         )
-    monkeypatch.setattr(affine, "WORTHWHILE", 0)
     model, ids = make(torch.float32), text(1, 45)
     with switched_off():
         assert not is_on()
@@ -79,4 +78,4 @@ def test_it_switches_everything(monkeypatch):
     assert is_on()
     read_and_write(model, ids)
     losses_and_gradients(model, ids)
-    assert taken == {name for _, name in tricks} - (set() if affine.AVAILABLE else {"_product"})
+    assert taken == {name for _, name in tricks}
