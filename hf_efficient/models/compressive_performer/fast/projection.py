@@ -31,6 +31,9 @@ class Projection(Conv1D):
         out_features, in_features: in this order, as `Conv1D` has them.
     """
 
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.mT, self.bias)  # of any strides, which `Conv1D` refuses
+
     def at_hand(self) -> Callable[[Tensor], Tensor]:
         """The same for (B, in), without gradients, its weight fetched and cut once: for steps of decoding."""
         weight, bias = self.weight.detach(), self.bias.detach()
