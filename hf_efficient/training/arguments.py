@@ -7,6 +7,8 @@ import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 
+from .patch_schedule import read_schedule
+
 LOWER_IS_BETTER = ("loss", "perplexity", "nats_per_token", "bits_per_token", "bits_per_character", "bits_per_byte")
 
 
@@ -28,6 +30,10 @@ class EfficientTrainingArguments(TrainingArguments):
         load_best_model_at_end: by default if there is evaluation
         greater_is_better: by default it follows from the metric's name
         use_cpu: by default if there is no GPU
+        patch_schedule: for HuggingGreenViT, progress -> share of the patches that batches keep; {0: 0.4, 0.75: 1.0}
+            keeps 40 % of them in the first three quarters of the steps; null = top_k of the model
+        patch_probability: progress -> probability that a batch is reduced at all; by default 1 with patch_schedule,
+            else prob of the model
         verbose: print every log, not only evaluations and epochs
         disable_tqdm: plain lines instead of a progress bar; by default where there is no terminal
     """
@@ -52,6 +58,8 @@ class EfficientTrainingArguments(TrainingArguments):
     early_stopping_threshold: float = field(default=0.0)
     whole_batches: bool = field(default=True)
     resume: bool = field(default=True)
+    patch_schedule: dict | None = field(default=None)
+    patch_probability: dict | None = field(default=None)
     verbose: bool = field(default=False)
 
     def __post_init__(self):
@@ -59,6 +67,9 @@ class EfficientTrainingArguments(TrainingArguments):
             raise ValueError(f"ema_decay={self.ema_decay} must be from 0 (off) to below 1; 0.999 is usual.")
         if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
             raise ValueError(f"early_stopping_patience={self.early_stopping_patience} must be at least 1, or null.")
+        for name, above_zero in (("patch_schedule", True), ("patch_probability", False)):
+            if (schedule := getattr(self, name)) is not None:
+                setattr(self, name, read_schedule(name, schedule, above_zero))
         if self.use_cpu is None:
             self.use_cpu = not torch.accelerator.is_available()
         if self.disable_tqdm is None:

@@ -33,6 +33,7 @@ from .ema import MovingAverage
 from .errors import CheckpointError, NonFiniteError, RunError
 from .history import HistoryCallback, draw_curves
 from .hub_mixin import HubMixin
+from .patch_schedule import PatchSelectionCallback, check_patch_selection
 from .progress import ProgressBar, ProgressLines
 from .trainer_methods import check_trainer_methods
 
@@ -58,6 +59,9 @@ class EfficientTrainer(HubMixin, Trainer):
         patience = self.args.early_stopping_patience
         if patience is not None:
             self.add_callback(EarlyStoppingCallback(patience, self.args.early_stopping_threshold))
+        if self.args.patch_schedule or self.args.patch_probability:
+            check_patch_selection(self.model)
+            self.add_callback(PatchSelectionCallback(self.args.patch_schedule, self.args.patch_probability))
         for callback in (HistoryCallback(), ProgressLines(self.args.verbose), self.stop_signal, self.loop):
             self.add_callback(callback)
         if not self.args.disable_tqdm:
