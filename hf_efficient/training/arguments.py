@@ -7,8 +7,9 @@ import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 
-from .patch_schedule import read_schedule
+from .step_functions import PROBABILITIES, SHARES, read_step_function
 
+STEP_FUNCTIONS = {"patch_schedule": SHARES, "patch_probability": PROBABILITIES}
 LOWER_IS_BETTER = ("loss", "perplexity", "nats_per_token", "bits_per_token", "bits_per_character", "bits_per_byte")
 
 
@@ -67,9 +68,9 @@ class EfficientTrainingArguments(TrainingArguments):
             raise ValueError(f"ema_decay={self.ema_decay} must be from 0 (off) to below 1; 0.999 is usual.")
         if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
             raise ValueError(f"early_stopping_patience={self.early_stopping_patience} must be at least 1, or null.")
-        for name, above_zero in (("patch_schedule", True), ("patch_probability", False)):
-            if (schedule := getattr(self, name)) is not None:
-                setattr(self, name, read_schedule(name, schedule, above_zero))
+        for name, values in STEP_FUNCTIONS.items():
+            if (given := getattr(self, name)) is not None:
+                setattr(self, name, read_step_function(name, given, values))
         if self.use_cpu is None:
             self.use_cpu = not torch.accelerator.is_available()
         if self.disable_tqdm is None:

@@ -1,7 +1,5 @@
 """Patch selection as a schedule over a run: in any Trainer, exact under resume, and refused in words."""
 
-import json
-
 import pytest
 import torch
 from runs import KillAt, Killed, assert_same, make_trainer, outcome, tiny_model
@@ -9,10 +7,9 @@ from transformers import Trainer, TrainerCallback, TrainingArguments, ViTConfig,
 
 import hf_efficient.training
 from hf_efficient.data.collators import take_batch
-from hf_efficient.training import EfficientTrainingArguments, PatchSelectionCallback
+from hf_efficient.training import PatchSelectionCallback
 from hf_efficient.training.errors import RunError
 from hf_efficient.training.image_stages import ContrastiveModel
-from hf_efficient.training.patch_schedule import read_schedule, value_at
 
 pytestmark = pytest.mark.usefixtures("quickly")
 FEW_FIRST = {0: 0.25, 0.5: 0.5, 0.75: 1.0}
@@ -27,38 +24,6 @@ class TokensSeen(TrainerCallback):
 
     def note(self, layer, args):
         (self.training if layer.training else self.evaluation).append(args[0].shape[1] - 1)
-
-
-def test_values_hold_until_the_next_one():
-    schedule = read_schedule("kept", {"0.75": 1, 0: 0.4, 0.5: 0.6})
-    assert list(schedule.items()) == [(0.0, 0.4), (0.5, 0.6), (0.75, 1.0)]
-    assert [value_at(schedule, progress) for progress in (0, 0.49, 0.5, 0.74, 0.75, 1)] == [0.4, 0.4, 0.6, 0.6, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("schedule", "message"),
-    [
-        (0.4, r"patch_schedule=0.4 must be a mapping of progress"),
-        ({0.5: 1.0}, r"patch_schedule=\{0.5: 1.0\} must say what holds from progress 0 on"),
-        ({}, "must say what holds from progress 0 on"),
-        ({0: 0.4, 1: 1.0}, "progress 1 must be a number from 0 to below 1"),
-        ({0: 0.4, "late": 1.0}, "progress 'late' must be a number"),
-        ({0: 0.0}, r"patch_schedule: 0.0, from 0 on, must lie in \(0, 1\]"),
-        ({0: 40}, r"patch_schedule: 40, from 0 on, must lie in \(0, 1\]"),
-        ({0: True}, "patch_schedule: True, from 0 on"),
-        ({0: float("nan")}, "patch_schedule: nan, from 0 on"),
-    ],
-)
-def test_what_is_no_schedule_is_named(schedule, message):
-    with pytest.raises(ValueError, match=message):
-        EfficientTrainingArguments(output_dir="x", patch_schedule=schedule)
-
-
-def test_probabilities_may_be_zero():
-    found = EfficientTrainingArguments(output_dir="x", patch_probability={0: 0, 0.5: 1})
-    assert found.patch_probability == {0.0: 0.0, 0.5: 1.0} and json.loads(found.to_json_string())
-    with pytest.raises(ValueError, match=r"patch_probability: 2, from 0 on, must lie in \[0, 1\]"):
-        EfficientTrainingArguments(output_dir="x", patch_probability={0: 2})
 
 
 def test_a_plain_trainer_follows_it(tmp_path):
