@@ -7,9 +7,9 @@ import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 
-from .step_functions import PROBABILITIES, SHARES, read_step_function
+from .step_functions import PIXELS, PROBABILITIES, SHARES, read_step_function
 
-STEP_FUNCTIONS = {"patch_schedule": SHARES, "patch_probability": PROBABILITIES}
+STEP_FUNCTIONS = {"patch_schedule": SHARES, "patch_probability": PROBABILITIES, "image_size_schedule": PIXELS}
 LOWER_IS_BETTER = ("loss", "perplexity", "nats_per_token", "bits_per_token", "bits_per_character", "bits_per_byte")
 
 
@@ -35,6 +35,7 @@ class EfficientTrainingArguments(TrainingArguments):
             keeps 40 % of them in the first three quarters of the steps; null = top_k of the model
         patch_probability: progress -> probability that a batch is reduced at all; by default 1 with patch_schedule,
             else prob of the model
+        image_size_schedule: progress -> height and width that images are made for training; null = those of the data
         verbose: print every log, not only evaluations and epochs
         disable_tqdm: plain lines instead of a progress bar; by default where there is no terminal
     """
@@ -61,6 +62,7 @@ class EfficientTrainingArguments(TrainingArguments):
     resume: bool = field(default=True)
     patch_schedule: dict | None = field(default=None)
     patch_probability: dict | None = field(default=None)
+    image_size_schedule: dict | None = field(default=None)
     verbose: bool = field(default=False)
 
     def __post_init__(self):

@@ -33,8 +33,10 @@ from .ema import MovingAverage
 from .errors import CheckpointError, NonFiniteError, RunError
 from .history import HistoryCallback, draw_curves
 from .hub_mixin import HubMixin
+from .image_sizes import check_image_sizes, interpolates, resize_images
 from .patch_schedule import PatchSelectionCallback, check_patch_selection
 from .progress import ProgressBar, ProgressLines
+from .step_functions import value_at
 from .trainer_methods import check_trainer_methods
 
 TERMINATED = 128 + 15  # what a shell calls the exit by SIGTERM
@@ -62,6 +64,8 @@ class EfficientTrainer(HubMixin, Trainer):
         if self.args.patch_schedule or self.args.patch_probability:
             check_patch_selection(self.model)
             self.add_callback(PatchSelectionCallback(self.args.patch_schedule, self.args.patch_probability))
+        if self.args.image_size_schedule:
+            check_image_sizes(self.model, self.args.image_size_schedule.values())
         for callback in (HistoryCallback(), ProgressLines(self.args.verbose), self.stop_signal, self.loop):
             self.add_callback(callback)
         if not self.args.disable_tqdm:
@@ -183,6 +187,9 @@ class EfficientTrainer(HubMixin, Trainer):
     # ---- steps that must not be taken ----
 
     def training_step(self, model: nn.Module, inputs: dict, num_items_in_batch=None) -> Tensor:
+        if self.args.image_size_schedule:
+            size = int(value_at(self.args.image_size_schedule, self.state))
+            inputs = resize_images(inputs, size, interpolates(self.model))
         loss = super().training_step(model, inputs, num_items_in_batch)
         if not torch.isfinite(loss):
             self.stop_for("loss", loss)
