@@ -10,7 +10,9 @@ from transformers.training_args import OptimizerNames
 
 from .budget import Budget
 from .optimizers import MUON
+from .step_functions import PIXELS, PROBABILITIES, SHARES, read_step_function
 
+STEP_FUNCTIONS = {"patch_schedule": SHARES, "patch_probability": PROBABILITIES, "image_size_schedule": PIXELS}
 LOWER_IS_BETTER = ("loss", "perplexity", "nats_per_token", "bits_per_token", "bits_per_character", "bits_per_byte")
 
 
@@ -35,6 +37,11 @@ class EfficientTrainingArguments(TrainingArguments):
         load_best_model_at_end: by default if there is evaluation
         greater_is_better: by default it follows from the metric's name
         use_cpu: by default if there is no GPU
+        patch_schedule: for HuggingGreenViT, progress -> share of the patches that batches keep; {0: 0.4, 0.75: 1.0}
+            keeps 40 % of them in the first three quarters of the steps; null = top_k of the model
+        patch_probability: progress -> probability that a batch is reduced at all; by default 1 with patch_schedule,
+            else prob of the model
+        image_size_schedule: progress -> height and width that images are made for training; null = those of the data
         verbose: print every log, not only evaluations and epochs
         disable_tqdm: plain lines instead of a progress bar; by default where there is no terminal
     """
@@ -61,6 +68,9 @@ class EfficientTrainingArguments(TrainingArguments):
     early_stopping_threshold: float = field(default=0.0)
     whole_batches: bool = field(default=True)
     resume: bool = field(default=True)
+    patch_schedule: dict | None = field(default=None)
+    patch_probability: dict | None = field(default=None)
+    image_size_schedule: dict | None = field(default=None)
     verbose: bool = field(default=False)
 
     def __post_init__(self):
@@ -76,6 +86,9 @@ class EfficientTrainingArguments(TrainingArguments):
             raise ValueError(f"ema_decay={self.ema_decay} must be from 0 (off) to below 1; 0.999 is usual.")
         if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
             raise ValueError(f"early_stopping_patience={self.early_stopping_patience} must be at least 1, or null.")
+        for name, values in STEP_FUNCTIONS.items():
+            if (given := getattr(self, name)) is not None:
+                setattr(self, name, read_step_function(name, given, values))
         if self.use_cpu is None:
             self.use_cpu = not torch.accelerator.is_available()
         if self.disable_tqdm is None:

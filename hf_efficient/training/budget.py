@@ -28,6 +28,7 @@ from transformers.trainer_callback import TrainerState
 from ..energy import EnergyMeter
 from .checkpoints import replace_file
 from .errors import RunError
+from .patch_schedule import PatchSelectionCallback
 
 FILE = "budget.json"
 UNITS = {"s": ("seconds", 1), "min": ("seconds", 60), "h": ("seconds", 3600)}
@@ -128,7 +129,7 @@ class Rehearsal:
 
     def __init__(self, trainer):
         self.trainer, self.running = trainer, None
-        points = sorted({0.0, *(p for p in trainer.schedule_points() if 0 <= p < 1)})
+        points = trainer.schedule_points()
         ends = [*points[1:], 1.0]
         self.parts = [Part(begin, end - begin, []) for begin, end in zip(points, ends, strict=True)]
 
@@ -191,7 +192,7 @@ class Rehearsal:
         trainer, args = self.trainer, self.trainer.args
         trainer.state.global_step = int(part.begin * FINE)
         for callback in trainer.callback_handler.callbacks:
-            if hasattr(callback, "schedule_points"):
+            if isinstance(callback, PatchSelectionCallback):
                 callback.on_step_begin(args, trainer.state, trainer.control, model=self.model)
         accumulated = trainer.current_gradient_accumulation_steps = args.gradient_accumulation_steps
         for _ in range(count):

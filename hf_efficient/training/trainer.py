@@ -29,15 +29,19 @@ from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import has_length
 
 from . import checkpoints
+from .arguments import STEP_FUNCTIONS
 from .budget import Plan, plan_run
 from .callbacks import AverageCallback, StopSignal, without_bars
 from .ema import MovingAverage
 from .errors import CheckpointError, NonFiniteError, RunError
 from .history import HistoryCallback, draw_curves
 from .hub_mixin import HubMixin
+from .image_sizes import check_image_sizes, interpolates, resize_images
 from .loop import EpochSampler, Loop, has_run_out
 from .optimizers import MUON, muon_with_adamw
+from .patch_schedule import PatchSelectionCallback, check_patch_selection
 from .progress import ProgressBar, ProgressLines
+from .step_functions import value_at
 from .trainer_methods import check_trainer_methods
 
 TERMINATED = 128 + 15  # what a shell calls the exit by SIGTERM
@@ -68,6 +72,11 @@ class EfficientTrainer(HubMixin, Trainer):
         patience = self.args.early_stopping_patience
         if patience is not None:
             self.add_callback(EarlyStoppingCallback(patience, self.args.early_stopping_threshold))
+        if self.args.patch_schedule or self.args.patch_probability:
+            check_patch_selection(self.model)
+            self.add_callback(PatchSelectionCallback(self.args.patch_schedule, self.args.patch_probability))
+        if self.args.image_size_schedule:
+            check_image_sizes(self.model, self.args.image_size_schedule.values())
         for callback in (HistoryCallback(), ProgressLines(self.args.verbose), self.stop_signal, self.loop):
             self.add_callback(callback)
         if not self.args.disable_tqdm:
@@ -91,8 +100,8 @@ class EfficientTrainer(HubMixin, Trainer):
 
     def schedule_points(self) -> list[float]:
         """The shares of the run at which steps become cheaper or dearer."""
-        scheduled = (getattr(callback, "schedule_points", ()) for callback in self.callback_handler.callbacks)
-        return [point for points in scheduled for point in points]
+        functions = (getattr(self.args, name) or {} for name in STEP_FUNCTIONS)
+        return sorted({0.0, *(point for function in functions for point in function)})
 
     # ---- training ----
 
@@ -235,6 +244,9 @@ class EfficientTrainer(HubMixin, Trainer):
     # ---- steps that must not be taken ----
 
     def training_step(self, model: nn.Module, inputs: dict, num_items_in_batch=None) -> Tensor:
+        if self.args.image_size_schedule:
+            size = int(value_at(self.args.image_size_schedule, self.state))
+            inputs = resize_images(inputs, size, interpolates(self.model))
         loss = super().training_step(model, inputs, num_items_in_batch)
         if not torch.isfinite(loss):
             self.stop_for("loss", loss)
