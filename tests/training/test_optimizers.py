@@ -16,7 +16,7 @@ from hf_efficient import (
 from hf_efficient.data.collators import take_batch
 from hf_efficient.training.arguments import EfficientTrainingArguments
 from hf_efficient.training.errors import RunError
-from hf_efficient.training.optimizers import hidden_matrices, muon_with_adamw
+from hf_efficient.training.optimizers import hidden_matrices, muon_with_adamw, orthogonal
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 
@@ -68,8 +68,8 @@ def test_every_matrix_moves_as_torch_moves_it_alone():
         for optimizer in (ours, muon, adamw):
             optimizer.step()
     found = [block.fc.weight, block.conv.weight.flatten(1), *block.c_attn.weight.split(6, 1)]
-    for got, expected in zip(found, alone, strict=True):
-        torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
+    for got, expected in zip(found, alone, strict=True):  # torch's is in bfloat16
+        torch.testing.assert_close(got, expected, atol=2e-3 * 0.2 * max(got.shape) ** 0.5, rtol=0)
     for name, expected in others.items():
         torch.testing.assert_close(model.get_parameter(name), expected, atol=1e-6, rtol=1e-5, msg=name)
 
@@ -156,14 +156,22 @@ def test_it_works_in_a_plain_trainer(tmp_path):
     assert all(not torch.equal(p, before[name]) for name, p in model.named_parameters())
 
 
-def test_shards_and_an_old_torch_are_refused(monkeypatch):
+@pytest.mark.parametrize("shape", [(3, 8, 8), (2, 4, 16), (2, 16, 4), (1, 1, 5)])
+def test_steps_are_nearly_orthogonal(shape):
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    found = orthogonal(matrices)
+    u, _, v = torch.linalg.svd(matrices, full_matrices=False)
+    inner = u.mT @ found @ v.mT  # diagonal in the matrix's own directions
+    values = inner.diagonal(dim1=1, dim2=2)
+    assert (inner - torch.diag_embed(values)).abs().max() < 1e-4
+    assert values.min() > 0.3 and values.max() < 1.3
+
+
+def test_shards_are_refused():
     sharded = Model()
     sharded.blocks[0].fc.weight.placements = ()  # as a DTensor has them
     with pytest.raises(RunError, match="whole matrices"):
         muon_with_adamw(sharded, lr=0.1)
-    monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(RunError, match=r"needs torch\.optim\.Muon, which torch 2"):
-        muon_with_adamw(Model(), lr=0.1)
 
 
 @pytest.mark.parametrize(
