@@ -222,12 +222,13 @@ class Attention(nn.Module):
         context = hidden_states if context is None else context
         q, k, v = self.q_proj(hidden_states), self.k_proj(context), self.v_proj(context)
         if self.qk_norm:
-            q, k = self.normalise(q, self.q_norm), self.normalise(k, self.k_norm)
+            q, k = self.normalise_heads(q, self.q_norm), self.normalise_heads(k, self.k_norm)
         return tuple(x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2) for x in (q, k, v))
 
-    def normalise(self, projected: Tensor, norm: nn.RMSNorm) -> Tensor:
+    def normalise_heads(self, projected: Tensor, norm: nn.RMSNorm) -> Tensor:
         """Each vector of D channels among those of a token, (B, N, ·) -> (B, N, ·)"""
-        return norm(projected.unflatten(-1, (-1, self.head_dim))).to(projected.dtype).flatten(2)
+        heads = projected.to(norm.weight.dtype).unflatten(-1, (-1, self.head_dim))  # under autocast they differ
+        return norm(heads).to(projected.dtype).flatten(2)
 
     def merge_heads(self, heads: Tensor) -> Tensor:
         """(B, H, N, D) -> (B, N, d)"""

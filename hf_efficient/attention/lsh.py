@@ -85,7 +85,7 @@ class Lsh(Attention):
     def project(self, hidden_states):
         q, v = self.q_proj(hidden_states), self.v_proj(hidden_states)
         if self.qk_norm:
-            q = self.normalise(q, self.q_norm)
+            q = self.normalise_heads(q, self.q_norm)
         q, v = (x.view(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2) for x in (q, v))
         return q, q, v
 

@@ -31,7 +31,7 @@ def test_a_plain_trainer_follows_it(tmp_path):
     seen, images = TokensSeen(model), make_trainer(tmp_path / "other", model=tiny_model()).train_dataset
     arguments = TrainingArguments(
         str(tmp_path),
-        max_steps=8,
+        max_steps=4,
         per_device_train_batch_size=4,
         use_cpu=True,
         report_to="none",
@@ -41,7 +41,7 @@ def test_a_plain_trainer_follows_it(tmp_path):
     )
     callback = PatchSelectionCallback(kept=FEW_FIRST)
     Trainer(model, arguments, take_batch, train_dataset=images, callbacks=[callback]).train()
-    assert seen.training == 8 * [4] + 4 * [8] + 4 * [16]  # two batches a step
+    assert seen.training == 4 * [4] + 2 * [8] + 2 * [16]  # two batches a step
     assert model.train()(torch.zeros(2, 3, 8, 8)).patch_indices is None  # as before
 
 
