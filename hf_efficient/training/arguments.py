@@ -21,6 +21,8 @@ class EfficientTrainingArguments(TrainingArguments):
         early_stopping_threshold: by how much a metric must be better
         whole_batches: leave out, in each epoch, the images that don't fill a batch; with several processes they
             would be filled up with repeated ones
+        length_schedule: for language models, tokens that are read as one text, from which share of the run on, such as
+            {0: 64, 0.4: 128, 0.7: 256}; memory is used when they are as many as a segment of the data
         resume: go on from the newest intact checkpoint in output_dir
         logging_steps: between losses that are logged; below 1 a share of all steps
         save_strategy: by default that of evaluation
@@ -51,6 +53,7 @@ class EfficientTrainingArguments(TrainingArguments):
     early_stopping_patience: int | None = field(default=None)
     early_stopping_threshold: float = field(default=0.0)
     whole_batches: bool = field(default=True)
+    length_schedule: dict | None = field(default=None)
     resume: bool = field(default=True)
     verbose: bool = field(default=False)
 
