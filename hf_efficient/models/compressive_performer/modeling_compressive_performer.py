@@ -64,12 +64,10 @@ class CompressivePerformerLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: CompressivePerformerConfig, index: int, lengths: MemoryLengths, positions: RotaryTable):
         super().__init__()
-        options = {"causal": True, "projections": False, **config.options_of_layer(index)}
-        attention = build_attention(config.attention, config.hidden_size, config.num_attention_heads, **options)
-        compression = None
-        if lengths.compressed:
-            compression = COMPRESSIONS[config.compression](config.hidden_size, lengths.rate)
         size, eps = config.hidden_size, config.layer_norm_eps
+        options = {"causal": True, "projections": False, **config.options_of_layer(index)}
+        attention = build_attention(config.attention, size, config.num_attention_heads, **options)
+        compression = COMPRESSIONS[config.compression](size, lengths.rate) if lengths.compressed else None
         qk_eps = eps if config.qk_norm else None
         self.memory_attention = MemoryAttention(attention, lengths, compression, positions, qk_eps)
         self.layernorm_before, self.layernorm_after = (NORMS[config.norm](size, eps=eps) for _ in range(2))
