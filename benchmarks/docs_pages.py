@@ -20,6 +20,7 @@ TABLES = {
     "mechanisms": docs_mechanisms.mechanisms,
     "mechanism_options": docs_mechanisms.mechanism_options,
     "trained_models": docs_results.trained_models,
+    "comparisons": docs_results.comparisons,
     "energy_comparison": docs_results.energy_comparison,
     "missed_floors": docs_tables.missed_floors,
     "attention_floors": docs_tables.attention_floors,

@@ -7,9 +7,11 @@ from huggingface_hub import ModelCard
 from benchmarks.docs_tables import DOCS, read
 from benchmarks.record import ROOT
 from benchmarks.tables import markdown_table
+from hf_efficient.training.arguments import LOWER_IS_BETTER
 
 CARDS = ROOT / "model_cards"
 ENERGY = "results/energy/report.json"
+RECIPES = "results/recipes"
 
 
 def trained_models(cards: Path = CARDS) -> str:
@@ -30,6 +32,36 @@ def run_rows(file: Path) -> list[tuple[str, ...]]:
         value = value if metric == "bits per byte" else f"{100 * float(value):.1f} %"
         rows.append((shown, data, metric, value, parameters, steps, seconds, joules))
     return rows
+
+
+def comparisons(docs: Path = DOCS) -> str:
+    """Runs of equal budgets, a table for each file: `hf-efficient compare` wrote them."""
+    return "\n\n".join(comparison(docs, file) for file in sorted((docs / RECIPES).glob("*.json")))
+
+
+def comparison(docs: Path, file: Path) -> str:
+    name = file.relative_to(docs).as_posix()
+    record = read(docs, name)
+    first, percent = next(iter(record["arms"])), not record["metric"].endswith(LOWER_IS_BETTER)
+    factor, form = (100, ".1f") if percent else (1, ".3f")
+    metric = record["metric"].removeprefix("test_").replace("_", " ") + (", %" if percent else "")
+    rows = []
+    for arm, found in record["arms"].items():
+        scores = " ".join(f"{factor * score:{form}}" for score in found["scores"].values())
+        pair, joules = difference(record["differences"], first, arm), found["joules"]
+        cells = [f"`{arm}`", f"{factor * found['summary']['centre']:{form}}", scores]
+        cells += ["" if pair is None else over(pair, factor, form), f"{found['steps']:,}"]
+        rows.append([*cells, f"{found['seconds']:.0f}", "?" if joules is None else f"{joules:,.0f}"])
+    header = ["run", metric, "each seed", f"over `{first}`", "steps", "s", "J"]
+    note = f"`{record['command']}`. [All figures]({name})."
+    return f"### {file.stem.replace('_', ' ')}, {record['budget']}\n\n{markdown_table(header, rows)}\n\n{note}"
+
+
+def over(pair: dict, factor: float, form: str) -> str:
+    shown = f"{factor * pair['effect']:+{form}}"
+    if pair["p"] is None:
+        return shown
+    return f"{shown} [{factor * pair['low']:+{form}}, {factor * pair['high']:+{form}}], p = {pair['adjusted']:.2g}"
 
 
 def energy_comparison(docs: Path = DOCS) -> str:

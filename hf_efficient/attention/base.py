@@ -43,6 +43,8 @@ class Attention(nn.Module):
         output_dropout: after the output projection.
         layer_idx: seeds what a mechanism draws at random, so that layers differ and ranks agree.
         projections: False builds the bare mechanism, for callers that bring q, k and v.
+        qk_norm: RMSNorm of each head's queries and keys after their projection, with a learned gain for each channel
+            (Henry et al. 2020; Dehghani et al. 2023), so that logits can't grow with the weights.
     """
 
     name: ClassVar[str]
@@ -72,6 +74,7 @@ class Attention(nn.Module):
         output_dropout: float = 0.0,
         layer_idx: int = 0,
         projections: bool = True,
+        qk_norm: bool = False,
     ):
         super().__init__()
         check_positive("hidden_size", hidden_size)
@@ -86,7 +89,7 @@ class Attention(nn.Module):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
                 raise ValueError(f"{field}={value!r} must lie in [0, 1).")
         switches = {"causal": causal, "bias": bias, "output_bias": output_bias, "projections": projections}
-        for field, value in switches.items():
+        for field, value in {**switches, "qk_norm": qk_norm}.items():
             check_choice(field, value, (False, True))
         if isinstance(layer_idx, bool) or not isinstance(layer_idx, int) or layer_idx < 0:
             raise ValueError(f"layer_idx={layer_idx!r} must be 0 or a positive integer.")
@@ -99,6 +102,9 @@ class Attention(nn.Module):
         self.output_dropout = nn.Dropout(output_dropout)
         if projections:
             self.build_projections(bias, output_bias)
+        self.qk_norm, self.q_norm, self.k_norm = qk_norm, None, None
+        if qk_norm:
+            self.build_norms(projections)
 
     def build_projections(self, bias: bool, output_bias: bool) -> None:
         inner = self.num_heads * self.head_dim
@@ -106,6 +112,14 @@ class Attention(nn.Module):
         self.k_proj = linear(self.hidden_size, inner, bias)
         self.v_proj = linear(self.hidden_size, inner, bias)
         self.o_proj = linear(inner, self.hidden_size, output_bias)
+
+    def build_norms(self, projections: bool) -> None:
+        if not self.per_head:
+            self.refuse("qk_norm=True", "per_head")
+        if not projections:
+            raise ValueError("qk_norm=True needs projections=True: who brings q and k can normalise them.")
+        self.q_norm = nn.RMSNorm(self.head_dim, eps=1e-6)
+        self.k_norm = nn.RMSNorm(self.head_dim, eps=1e-6) if self.key_dim else None
 
     # What a mechanism implements.
 
@@ -206,8 +220,14 @@ class Attention(nn.Module):
     def project(self, hidden_states: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """(B, N, d) -> q (B, H, N, D), and, of the context if there is one, k and v (B, H, M, D)"""
         context = hidden_states if context is None else context
-        projected = self.q_proj(hidden_states), self.k_proj(context), self.v_proj(context)
-        return tuple(x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2) for x in projected)
+        q, k, v = self.q_proj(hidden_states), self.k_proj(context), self.v_proj(context)
+        if self.qk_norm:
+            q, k = self.normalise(q, self.q_norm), self.normalise(k, self.k_norm)
+        return tuple(x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2) for x in (q, k, v))
+
+    def normalise(self, projected: Tensor, norm: nn.RMSNorm) -> Tensor:
+        """Each vector of D channels among those of a token, (B, N, ·) -> (B, N, ·)"""
+        return norm(projected.unflatten(-1, (-1, self.head_dim))).to(projected.dtype).flatten(2)
 
     def merge_heads(self, heads: Tensor) -> Tensor:
         """(B, H, N, D) -> (B, N, d)"""

@@ -151,6 +151,7 @@ def _has_linears(module: nn.Module, *names: str) -> bool:
 def _convert(model: nn.Module, site: _Site, name: str, index: int, options: dict) -> nn.Module:
     inner = site.q.out_features
     options = {"head_dim": inner // site.num_heads, "layer_idx": index, "dropout": site.dropout, **options}
+    keeps_norms = isinstance(site.module, Attention) and site.module.qk_norm and options.setdefault("qk_norm", True)
     if get_attention(name).fixed_length and "max_length" in attention_options(name):
         options.setdefault("max_length", _num_positions(model))
     attention = build_attention(name, site.q.in_features, site.num_heads, causal=site.causal, **options)
@@ -161,6 +162,8 @@ def _convert(model: nn.Module, site: _Site, name: str, index: int, options: dict
         )
     attention.to(site.q.weight.device, site.q.weight.dtype)
     attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj = site.q, site.k, site.v, site.o
+    if keeps_norms:
+        attention.q_norm, attention.k_norm = site.module.q_norm, site.module.k_norm
     return attention if isinstance(site.module, Attention) else ConvertedAttention(attention)
 
 

@@ -83,8 +83,10 @@ class Lsh(Attention):
         self.o_proj = linear(inner, self.hidden_size, output_bias)
 
     def project(self, hidden_states):
-        shape = (*hidden_states.shape[:2], self.num_heads, self.head_dim)
-        q, v = (p(hidden_states).view(shape).transpose(1, 2) for p in (self.q_proj, self.v_proj))
+        q, v = self.q_proj(hidden_states), self.v_proj(hidden_states)
+        if self.qk_norm:
+            q = self.normalise(q, self.q_norm)
+        q, v = (x.view(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2) for x in (q, v))
         return q, q, v
 
     def buckets(self, q: Tensor, key_mask: Tensor | None = None) -> Tensor:

@@ -11,7 +11,8 @@ from importlib import import_module
 
 from ..errors import CommandError
 
-COMMANDS = ("train", "evaluate", "predict", "export", "push", "pull", "energy", "bench", "list", "new-mechanism")
+COMMANDS = ("train", "evaluate", "predict", "export", "push", "pull", "compare", "energy", "bench")
+COMMANDS += ("list", "new-mechanism")
 HELP = """Efficient transformers that behave like any other Hugging Face model.
 
 usage: hf-efficient COMMAND ...   (`python -m hf_efficient` is the same)

@@ -73,6 +73,7 @@ class ImageSet:
 class ImageSplits(NamedTuple):
     train: ImageSet
     evaluation: ImageSet
+    test: ImageSet | None = None  # to be looked at once, if evaluation chooses something
 
 
 def load_images(
@@ -80,6 +81,7 @@ def load_images(
     *,
     limit: int | None = None,
     evaluation_limit: int | None = None,
+    validation: int | None = None,
     skip_corrupt: bool = False,
     boxes: bool = False,
     image_size: int | tuple[int, int] | None = None,
@@ -92,22 +94,29 @@ def load_images(
     Args:
         limit: at most so many images of each split, balanced over the classes.
         evaluation_limit: of the evaluation split, if it is to be another.
+        validation: so many training images, balanced over the classes, are held out for evaluation, and the
+            evaluation split is a test that chooses nothing.
         skip_corrupt: leave out what can't be read (`ImageSet.skipped` says what, and why) rather than raise.
         boxes: with the object's box in each image.
         image_size: height and width of images that are larger, or of different sizes.
         image_column, label_column: of tables; usual names are found.
     """
-    for option, value in (("limit", limit), ("evaluation_limit", evaluation_limit)):
+    for option, value in (("limit", limit), ("evaluation_limit", evaluation_limit), ("validation", validation)):
         if value is not None and value < 1:
-            raise ValueError(f"{option}={value} must be at least 1, or None for all images.")
+            raise ValueError(f"{option}={value} must be at least 1, or None.")
     if name == "digits":
         splits = hold_out(_digits())
     else:
         size = (image_size, image_size) if isinstance(image_size, int) else image_size and tuple(image_size)
         splits = _decode(_find(name, image_column, label_column), size, skip_corrupt)
-    splits = ImageSplits(*(_with_or_without_boxes(images, boxes, name) for images in splits))
+    train, evaluation = (_with_or_without_boxes(images, boxes, name) for images in splits[:2])
     evaluation_limit = limit if evaluation_limit is None else evaluation_limit
-    return ImageSplits(splits.train.limited(limit), splits.evaluation.limited(evaluation_limit))
+    train, evaluation = train.limited(limit), evaluation.limited(evaluation_limit)
+    if validation is None:
+        return ImageSplits(train, evaluation)
+    if validation >= len(train):
+        raise ValueError(f"validation={validation} would leave nothing of {len(train)} training images.")
+    return ImageSplits(*part_off(train, validation), evaluation)
 
 
 def hold_out(images: ImageSet) -> ImageSplits:
@@ -118,6 +127,15 @@ def hold_out(images: ImageSet) -> ImageSplits:
     if not held_out.any():
         raise ValueError(f"{len(images)} images are too few for an evaluation split: each class needs {HELD_OUT}.")
     return ImageSplits(*(images.subset(part.nonzero().flatten()) for part in (~held_out, held_out)))
+
+
+def part_off(images: ImageSet, count: int) -> tuple[ImageSet, ImageSet]:
+    """The images without `count` of them, and those: as many of every class as can be, always the same."""
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(images)))
+    chosen = order[rank_in_class(images.labels[order]).argsort(stable=True)[:count]]
+    held_out = torch.zeros(len(images), dtype=torch.bool)
+    held_out[chosen] = True
+    return images.subset((~held_out).nonzero().flatten()), images.subset(held_out.nonzero().flatten())
 
 
 def rank_in_class(labels: Tensor) -> Tensor:

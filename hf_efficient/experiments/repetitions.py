@@ -159,13 +159,26 @@ def is_finished(repetition: Repetition) -> bool:
 
 def run(repetition: Repetition) -> None:
     """Runs it from its beginning; what it prints goes to its log."""
-    folder = repetition.folder
-    if folder.exists():  # `is_finished` has made sure that it is ours
-        shutil.rmtree(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    if repetition.folder.exists():  # `is_finished` has made sure that it is ours
+        shutil.rmtree(repetition.folder)
+    execute(repetition)
+    read(repetition)  # what can't be read did not finish
+    _mark(repetition, finished=True)
+
+
+def finish(repetition: Repetition, environment: dict[str, str]) -> None:
+    """Runs it, from its last checkpoint on if it has any."""
+    execute(repetition, environment)
+    _mark(repetition, finished=True)
+
+
+def execute(repetition: Repetition, environment: dict[str, str] | None = None) -> None:
+    """Runs its command; what fails is an error with the end of its log."""
+    repetition.folder.parent.mkdir(parents=True, exist_ok=True)
     _mark(repetition, finished=False)
     with repetition.log.open("w", encoding="utf-8") as log:
-        code = subprocess.run(repetition.command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+        options = {"stdout": log, "stderr": subprocess.STDOUT, "env": environment, "check": False}
+        code = subprocess.run(repetition.command, **options).returncode
     if code:
         lines = repetition.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
         raise ExperimentError(
@@ -173,8 +186,6 @@ def run(repetition: Repetition) -> None:
             + "\n  ".join(lines)
             + f"\nThe whole output is in {repetition.log}. The same command continues from here."
         )
-    read(repetition)  # what can't be read did not finish
-    _mark(repetition, finished=True)
 
 
 def _mark(repetition: Repetition, finished: bool) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -38,6 +39,7 @@ class TransformerBlock(GradientCheckpointingLayer):
     Args:
         attention: an `Attention`, or a `HeadRouter` of which every sample uses some heads.
         token_router: lets only some tokens through the block, if given.
+        zero_init_outputs: o_proj and fc2 start at 0, so that the block starts as the identity.
     """
 
     def __init__(
@@ -49,13 +51,25 @@ class TransformerBlock(GradientCheckpointingLayer):
         dropout: float = 0.0,
         layer_norm_eps: float = 1e-12,
         token_router: TokenRouter | None = None,
+        zero_init_outputs: bool = False,
     ):
         super().__init__()
         self.attention, self.token_router = attention, token_router
+        self.zero_init_outputs = zero_init_outputs
         self.layernorm_before = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
         self.layernorm_after = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
         self.mlp = MLP(hidden_size, intermediate_size, hidden_act)
         self.dropout = nn.Dropout(dropout)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Of the layers within, which have been initialised before."""
+        if self.zero_init_outputs:
+            projections = (
+                m.o_proj for m in self.attention.modules() if isinstance(getattr(m, "o_proj", None), nn.Linear)
+            )
+            for layer in (self.mlp.fc2, *projections):
+                init.zeros_(layer.weight)
 
     def forward(
         self,

@@ -24,6 +24,8 @@ class EmbeddedImage(NamedTuple):
 class PatchEmbeddings(nn.Module):
     """Patches of p x p pixels, each through one linear map."""
 
+    overlaps = False  # whether tokens know of their neighbours' pixels
+
     def __init__(self, patch_size: int, num_channels: int, hidden_size: int):
         super().__init__()
         self.patch_size, self.num_channels = patch_size, num_channels
@@ -45,15 +47,27 @@ def gather_patches(pixel_values: Tensor, patch_size: int, patch_indices: Tensor 
     tiles = tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # (B, n, C, p, p)
     if patch_indices is None:
         return tiles
-    batch, patches = tiles.shape[:2]
-    first = torch.arange(batch, device=tiles.device).unsqueeze(1) * patches
     # Copying all patches and then whole rows of memory is three times as fast as indexing their scattered pixels.
-    return tiles.flatten(0, 1).index_select(0, (first + patch_indices).flatten()).unflatten(0, (batch, -1))
+    return take_tokens(tiles, patch_indices)
+
+
+def take_tokens(tokens: Tensor, indices: Tensor) -> Tensor:
+    """(B, n, ...) at (B, k) -> (B, k, ...)"""
+    batch, count = tokens.shape[:2]
+    first = torch.arange(batch, device=tokens.device).unsqueeze(1) * count
+    return tokens.flatten(0, 1).index_select(0, (first + indices).flatten()).unflatten(0, (batch, -1))
 
 
 def join_patches(patches: Tensor, grid: tuple[int, int]) -> Tensor:
     """All patches back in their places: (B, n, C, p, p) -> (B, C, H, W)"""
     return patches.unflatten(1, grid).permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+
+
+def blank_patches(pixel_values: Tensor, patch_size: int, masked: Tensor) -> Tensor:
+    """The mean colour, 0, in place of masked patches (B, n): (B, C, H, W) -> (B, C, H, W)"""
+    grid = tuple(size // patch_size for size in pixel_values.shape[2:])
+    pixels = masked.bool().view(-1, 1, *grid).repeat_interleave(patch_size, 2).repeat_interleave(patch_size, 3)
+    return pixel_values.masked_fill(pixels, 0)
 
 
 class ImageEmbeddings(nn.Module):
@@ -62,6 +76,7 @@ class ImageEmbeddings(nn.Module):
         image_size: rows and columns of pixels that the position embeddings are made for.
         use_cls_token: put a learned token before the patches.
         use_mask_token: own an embedding that stands for masked patches.
+        stem: makes tokens of patches (`stem.py`); by default `PatchEmbeddings`.
     """
 
     def __init__(
@@ -74,6 +89,7 @@ class ImageEmbeddings(nn.Module):
         use_cls_token: bool = True,
         use_mask_token: bool = False,
         initializer_range: float = 0.02,
+        stem: nn.Module | None = None,
     ):
         super().__init__()
         self.image_size, self.initializer_range = tuple(image_size), initializer_range
@@ -81,7 +97,7 @@ class ImageEmbeddings(nn.Module):
         self.num_prefix_tokens = int(use_cls_token)
         self.cls_token = nn.Parameter(torch.empty(1, 1, hidden_size)) if use_cls_token else None
         self.mask_token = nn.Parameter(torch.empty(1, 1, hidden_size)) if use_mask_token else None
-        self.patch_embeddings = PatchEmbeddings(patch_size, num_channels, hidden_size)
+        self.patch_embeddings = stem or PatchEmbeddings(patch_size, num_channels, hidden_size)
         positions = self.num_prefix_tokens + self.grid[0] * self.grid[1]
         self.position_embeddings = nn.Parameter(torch.empty(1, positions, hidden_size))
         self.dropout = nn.Dropout(dropout)
@@ -101,9 +117,13 @@ class ImageEmbeddings(nn.Module):
     ) -> EmbeddedImage:
         """pixel_values (B, C, H, W), patch_indices (B, k), bool_masked_pos (B, n) of all patches"""
         grid = self.check_image(pixel_values, interpolate_pos_encoding)
+        if bool_masked_pos is not None:
+            self.check_mask(bool_masked_pos, (pixel_values.shape[0], grid[0] * grid[1]))
+            if self.patch_embeddings.overlaps:  # neighbours must not know what is to be predicted
+                pixel_values = blank_patches(pixel_values, self.patch_embeddings.patch_size, bool_masked_pos)
         hidden_states = self.patch_embeddings(pixel_values, patch_indices)  # (B, n or k, d)
         if bool_masked_pos is not None:
-            hidden_states = self.mask(hidden_states, patch_indices, bool_masked_pos, grid)
+            hidden_states = self.mask(hidden_states, patch_indices, bool_masked_pos)
         positions = self.position_embeddings
         if grid != self.grid:
             positions = resample_positions(positions, 1, self.grid, grid, self.num_prefix_tokens)
@@ -140,15 +160,13 @@ class ImageEmbeddings(nn.Module):
             raise ValueError(f"pixel_values are {size[0]}x{size[1]} pixels, no multiple of patch_size={patch}.")
         return size[0] // patch, size[1] // patch
 
-    def mask(self, hidden_states: Tensor, patch_indices: Tensor | None, masked: Tensor, grid) -> Tensor:
-        """The mask token in place of masked patches."""
+    def check_mask(self, masked: Tensor, shape: tuple[int, int]) -> None:
         if self.mask_token is None:
             raise ValueError("bool_masked_pos needs a model with a mask token: build it with use_mask_token=True.")
-        patches = grid[0] * grid[1]
-        if masked.shape != (hidden_states.shape[0], patches):
-            raise ValueError(
-                f"bool_masked_pos must be (batch, patches) = {(hidden_states.shape[0], patches)}, "
-                f"got {tuple(masked.shape)}."
-            )
+        if masked.shape != shape:
+            raise ValueError(f"bool_masked_pos must be (batch, patches) = {shape}, got {tuple(masked.shape)}.")
+
+    def mask(self, hidden_states: Tensor, patch_indices: Tensor | None, masked: Tensor) -> Tensor:
+        """The mask token in place of masked patches."""
         masked = masked.bool() if patch_indices is None else masked.bool().gather(1, patch_indices)
         return torch.where(masked.unsqueeze(-1), self.mask_token.to(hidden_states.dtype), hidden_states)

@@ -9,6 +9,8 @@ Every patch of p x p pixels gets a value F from its luminance I in [0, 1], and k
 either those of largest F, or a sample without replacement with weights w = F + 1e-6·max F + 1e-12, drawn by the
 Gumbel-top-k trick: the k largest of log w + Gumbel noise have the law of k sequential draws.
 
+"random" looks at no pixels and takes any k patches: what a heuristic must be better than.
+
 Where the paper can't be followed: its contrast has the 1e-8 above the fraction bar, which makes black patches
 infinitely contrasted (here 0); and it speaks of pixel intensities, but its code measures normalised pixels, whose
 contrast has any sign and whose entropy is −∞. Here normalisation is undone first.
@@ -21,7 +23,7 @@ The paper keeps the full image more and more often as training goes on: a batch 
     linear         p₀ · max(0, 1 − r·e)
     constant       p₀
 
-after e epochs.
+after e epochs. `set_share` sets k and probability from outside instead, as functions of the steps taken for example.
 """
 
 import math
@@ -43,10 +45,10 @@ class PatchSelector(nn.Module):
 
     In training one decision is taken per batch, since a batch has one length, from a generator seeded by (seed, step):
     the same on all ranks. The noise for sampling comes from it too. In evaluation the image stays whole, or, with
-    `select_at_eval`, keeps its k best patches.
+    `select_at_eval`, keeps its k best patches ("random": the same k of every image).
 
     Args:
-        heuristic: "contrast", "variance" or "entropy".
+        heuristic: "contrast", "variance", "entropy" or "random".
         top_k: patches kept of `num_patches`; images of another number of patches keep the same share.
         probabilistic: sample in training; otherwise take the k best.
         prob, prob_decay_rate, prob_schedule: p₀, r and the formula of p_e.
@@ -70,7 +72,7 @@ class PatchSelector(nn.Module):
         image_std: tuple[float, ...] = (0.5, 0.5, 0.5),
     ):
         super().__init__()
-        check_choice("heuristic", heuristic, HEURISTICS)
+        check_choice("heuristic", heuristic, (*HEURISTICS, "random"))
         check_choice("prob_schedule", prob_schedule, SCHEDULES)
         check_positive("top_k", top_k)
         if top_k > num_patches:
@@ -79,6 +81,7 @@ class PatchSelector(nn.Module):
         self.probabilistic, self.select_at_eval, self.seed = probabilistic, select_at_eval, seed
         self.prob, self.prob_decay_rate, self.prob_schedule = prob, prob_decay_rate, prob_schedule
         self.image_mean, self.image_std = tuple(image_mean), tuple(image_std)
+        self.set_share(None)
         self.register_buffer("epoch", torch.zeros((), dtype=torch.long))  # completed epochs
         self.register_buffer("step", torch.zeros((), dtype=torch.long))  # batches seen in training
 
@@ -86,10 +89,18 @@ class PatchSelector(nn.Module):
         init.zeros_(self.epoch)
         init.zeros_(self.step)
 
+    def set_share(self, share: float | None, prob: float | None = None) -> None:
+        """The share of patches that training keeps, and p, from now on; None is top_k of num_patches, and p_e."""
+        if share is not None and not 0 < share <= 1:
+            raise ValueError(f"share={share!r} of the patches must lie in (0, 1].")
+        if prob is not None and not 0 <= prob <= 1:
+            raise ValueError(f"prob={prob!r} is a probability: it must lie in [0, 1].")
+        self.training_share, self.training_prob = share, prob
+
     @torch.no_grad()
     def forward(self, pixel_values: Tensor) -> Tensor | None:
         """(B, C, H, W) -> which patches to keep, (B, k) ascending, counted row by row; None = all"""
-        patches = pixel_values.shape[2] // self.patch_size * (pixel_values.shape[3] // self.patch_size)
+        patches = count_patches(pixel_values, self.patch_size)
         kept, noise = self.share_of(patches), None
         if self.training:
             applies, noise = self.draw(pixel_values.shape[0], patches)
@@ -97,11 +108,19 @@ class PatchSelector(nn.Module):
             applies = self.select_at_eval
         if not applies or kept == patches:
             return None
+        if noise is None:
+            return top_indices(self.score(pixel_values), kept)
+        if self.heuristic == "random":
+            return top_indices(noise.to(pixel_values.device), kept)
         scores = self.score(pixel_values)
-        return top_indices(scores if noise is None else log_weights(scores) + noise.to(scores), kept)
+        return top_indices(log_weights(scores) + noise.to(scores), kept)
 
     def score(self, pixel_values: Tensor) -> Tensor:
         """F (B, n) of every patch, row by row"""
+        if self.heuristic == "random":
+            generator = random.Random(self.seed)
+            order = [generator.random() for _ in range(count_patches(pixel_values, self.patch_size))]
+            return torch.tensor(order, device=pixel_values.device).expand(pixel_values.shape[0], -1)
         grey = luminance(pixel_values, self.image_mean, self.image_std)
         return {"contrast": contrast, "variance": variance, "entropy": entropy}[self.heuristic](grey, self.patch_size)
 
@@ -112,17 +131,21 @@ class PatchSelector(nn.Module):
         self.step += 1
         generator = torch.Generator("cpu").manual_seed(mixed)
         applies = torch.rand((), generator=generator, device="cpu").item() < self.probability()
-        if not (applies and self.probabilistic):
+        if not (applies and (self.probabilistic or self.heuristic == "random")):
             return applies, None
         return True, -torch.empty(batch, patches, device="cpu").exponential_(generator=generator).log()
 
     def probability(self, epoch: int | None = None) -> float:
         """p_e, by default after the epochs completed so far"""
+        if epoch is None and self.training_prob is not None:
+            return self.training_prob
         epoch = self.epoch.item() if epoch is None else epoch
         return decayed(self.prob, self.prob_decay_rate, epoch, self.prob_schedule)
 
     def share_of(self, patches: int) -> int:
         """k for an image of that many patches"""
+        if self.training and self.training_share is not None:
+            return max(1, round(self.training_share * patches))
         return self.top_k if patches == self.num_patches else max(1, round(self.top_k / self.num_patches * patches))
 
     def extra_repr(self) -> str:
@@ -154,6 +177,11 @@ def luminance(pixel_values: Tensor, mean: tuple[float, ...], std: tuple[float, .
     if grey.device.type == "cpu" and not torch.compiler.is_compiling() and grey.sum().isnan():
         raise ValueError("pixel_values holds NaN: patches can't be ranked.")  # elsewhere looking would cost a sync
     return grey
+
+
+def count_patches(pixel_values: Tensor, patch_size: int) -> int:
+    """n of (B, C, H, W)"""
+    return pixel_values.shape[2] // patch_size * (pixel_values.shape[3] // patch_size)
 
 
 def split_patches(grey: Tensor, patch_size: int) -> Tensor:

@@ -25,13 +25,16 @@ def about(model: TrainedModel) -> str:
     if isinstance(attention := getattr(config, "attention", None), str):
         sentences.append(f"Its attention is `{attention}`.")
     if config.model_type == "hugginggreen_vit" and config.heuristic != "none":
-        chosen = "drawn" if config.probabilistic else "the best"
+        chosen = f"{'drawn' if config.probabilistic else 'the best'} by {config.heuristic}"
+        if config.heuristic == "random":
+            chosen = "drawn at random"
         decay = "" if config.prob_schedule == "constant" else f" at first ({config.prob_schedule} schedule)"
         then = "does the same, always" if config.select_at_eval else "sees all of them"
-        sentences.append(
-            f"In training, {config.prob:.0%} of the batches{decay} keep {config.num_kept_patches} of "
-            f"{config.num_patches} patches, {chosen} by {config.heuristic}; evaluation {then}."
-        )
+        kept = f"{config.prob:.0%} of the batches{decay} keep {config.num_kept_patches}"
+        if schedule := model.settings.get("training", {}).get("patch_schedule"):
+            steps = (f"{share:.0%} from {float(start):.0%} of the steps on" for start, share in schedule.items())
+            kept = f"batches keep a share ({', '.join(steps)})"
+        sentences.append(f"In training, {kept} of {config.num_patches} patches, {chosen}; evaluation {then}.")
     if config.model_type == "compressive_performer":
         sentences.append(
             f"It reads {config.segment_length} tokens at a time and remembers the {config.memory_length} before them, "

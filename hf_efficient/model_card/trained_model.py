@@ -142,7 +142,10 @@ class TrainedModel:
         if name == "enwik8" and 0 < size < SMALLEST_ENWIK8:
             # Its figures are not enwik8's, so it isn't called by that repository's name.
             return Dataset(f"the first {size / 1e6:.1f} MB of enwik8", None, "validation")
-        return DATASETS.get(name, Dataset(name, None, "evaluation"))
+        found = DATASETS.get(name, Dataset(name, None, "evaluation"))
+        if self.results.get("settings", {}).get("dataset", {}).get("validation"):
+            return found._replace(split="held-out training images")
+        return found
 
     @property
     def was_chosen(self) -> bool:

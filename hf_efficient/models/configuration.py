@@ -149,6 +149,12 @@ class VisionTransformerConfig(EfficientConfig):
         head_dim: of each head; by default hidden_size / num_attention_heads.
         use_cls_token: a learned token before the patches. Without one images are pooled by the mean, and mechanisms
             that need a whole grid of tokens (axial, window) fit.
+        stem: how patches become tokens: "patch" by one linear map, as ViT does; "conv" or "patch_conv" by small
+            convolutions, overlapping or not (`layers/stem.py`), for which patch_size must be a power of two.
+        stem_width: channels of the stem's first convolution; those of the last are hidden_size by default.
+        qk_norm: RMSNorm of queries and keys, with learned gains, in every head.
+        zero_init_outputs: start with 0 where attention and MLP go into the residual stream: the attention's o_proj, if
+            it has one, and the MLP's fc2.
     """
 
     hidden_size: int = 768
@@ -166,6 +172,10 @@ class VisionTransformerConfig(EfficientConfig):
     num_channels: int = 3
     qkv_bias: bool = True
     use_cls_token: bool = True
+    stem: str = "patch"
+    stem_width: int | None = None
+    qk_norm: bool = False
+    zero_init_outputs: bool = False
 
     @property
     def image_shape(self) -> tuple[int, int]:
@@ -187,7 +197,7 @@ class VisionTransformerConfig(EfficientConfig):
 
     def positive_fields(self):
         sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "intermediate_size")
-        return (*sizes, "patch_size", "num_channels", "layer_norm_eps", "initializer_range")
+        return (*sizes, "patch_size", "num_channels", "layer_norm_eps", "initializer_range", "stem_width")
 
     def validate_shape(self):
         if len(self.image_shape) != 2 or min(self.image_shape) <= 0:
@@ -205,9 +215,18 @@ class VisionTransformerConfig(EfficientConfig):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r} must lie in [0, 1).")
 
+    def validate_stem(self):
+        if self.stem not in ("patch", "conv", "patch_conv"):
+            raise ValueError(f"stem={self.stem!r} must be 'patch', 'conv' or 'patch_conv'.")
+        if self.stem != "patch" and (self.patch_size < 2 or self.patch_size & (self.patch_size - 1)):
+            raise ValueError(f"patch_size={self.patch_size} must be 2, 4, 8, 16, ... with stem={self.stem!r}.")
+
     def misfit(self, name):
-        if get_attention(name).needs_grid and self.use_cls_token:
+        mechanism = get_attention(name)
+        if mechanism.needs_grid and self.use_cls_token:
             return "needs a grid of patches without CLS: set use_cls_token=False"
+        if not mechanism.per_head and self.qk_norm:
+            return "has no queries and keys of heads to normalise: set qk_norm=False"
         return None
 
     def options_of_layer(self, index: int) -> dict:
@@ -215,6 +234,8 @@ class VisionTransformerConfig(EfficientConfig):
         options = {"bias": self.qkv_bias, "dropout": self.attention_probs_dropout_prob, "layer_idx": index}
         if self.head_dim is not None:
             options["head_dim"] = self.head_dim
+        if self.qk_norm:
+            options["qk_norm"] = True
         if "max_length" in attention_options(self.attention):
             options["max_length"] = self.num_prefix_tokens + self.num_patches
         return {**options, **self.attention_options}

@@ -11,6 +11,7 @@ from ..attention import Attention, build_attention
 from ..layers.block import TransformerBlock, mean_of
 from ..layers.patch_embedding import ImageEmbeddings
 from ..layers.routing import TokenRouter
+from ..layers.stem import ConvolutionalStem
 from .base import EfficientPreTrainedModel
 from .configuration import VisionTransformerConfig
 
@@ -65,9 +66,17 @@ class VisionTransformerModel(VisionTransformerPreTrainedModel):
             use_cls_token=config.use_cls_token,
             use_mask_token=use_mask_token,
             initializer_range=config.initializer_range,
+            stem=self.build_stem(),
         )
         self.layers = nn.ModuleList(self.build_block(index) for index in range(config.num_hidden_layers))
         self.layernorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def build_stem(self) -> ConvolutionalStem | None:
+        config = self.config
+        if config.stem == "patch":
+            return None
+        sizes = config.patch_size, config.num_channels, config.hidden_size
+        return ConvolutionalStem(*sizes, width=config.stem_width, overlaps=config.stem == "conv")
 
     def build_block(self, index: int) -> TransformerBlock:
         config = self.config
@@ -79,6 +88,7 @@ class VisionTransformerModel(VisionTransformerPreTrainedModel):
             dropout=config.hidden_dropout_prob,
             layer_norm_eps=config.layer_norm_eps,
             token_router=self.build_token_router(),
+            zero_init_outputs=config.zero_init_outputs,
         )
 
     def build_attention(self, index: int) -> nn.Module:

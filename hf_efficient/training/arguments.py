@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
+from transformers.training_args import OptimizerNames
 
+from .budget import Budget
+from .optimizers import MUON
+from .step_functions import PIXELS, PROBABILITIES, SHARES, read_step_function
+
+STEP_FUNCTIONS = {"patch_schedule": SHARES, "patch_probability": PROBABILITIES, "image_size_schedule": PIXELS}
 LOWER_IS_BETTER = ("loss", "perplexity", "nats_per_token", "bits_per_token", "bits_per_character", "bits_per_byte")
 
 
@@ -15,6 +21,9 @@ class EfficientTrainingArguments(TrainingArguments):
     """transformers' TrainingArguments, with defaults that work on a laptop as they are, and:
 
     Args:
+        budget: "8min", "1h", "20kJ": as many steps as fit into it, instead of num_train_epochs and max_steps
+        optim: also "muon": Muon for the matrices in a model's blocks, AdamW for all else
+        decay_share: the last share of the steps, in which the learning rate falls to 0, linearly; it is level before
         output_dir: of checkpoints, results and the trained model; by default results/<name of the run>
         ema_decay: of the moving average of the weights, used for evaluation and saved at the end; 0 = off
         early_stopping_patience: evaluations without a better metric after which training stops; null = never
@@ -30,11 +39,18 @@ class EfficientTrainingArguments(TrainingArguments):
         load_best_model_at_end: by default if there is evaluation
         greater_is_better: by default it follows from the metric's name
         use_cpu: by default if there is no GPU
+        patch_schedule: for HuggingGreenViT, progress -> share of the patches that batches keep; {0: 0.4, 0.75: 1.0}
+            keeps 40 % of them in the first three quarters of the steps; null = top_k of the model
+        patch_probability: progress -> probability that a batch is reduced at all; by default 1 with patch_schedule,
+            else prob of the model
+        image_size_schedule: progress -> height and width that images are made for training; null = those of the data
         verbose: print every log, not only evaluations and epochs
         disable_tqdm: plain lines instead of a progress bar; by default where there is no terminal
     """
 
     output_dir: str | None = None
+    budget: str | None = field(default=None)
+    decay_share: float = field(default=1.0)
     per_device_train_batch_size: int = 32
     per_device_eval_batch_size: int = 64
     eval_strategy: IntervalStrategy | str = "epoch"
@@ -55,20 +71,39 @@ class EfficientTrainingArguments(TrainingArguments):
     whole_batches: bool = field(default=True)
     length_schedule: dict | None = field(default=None)
     resume: bool = field(default=True)
+    patch_schedule: dict | None = field(default=None)
+    patch_probability: dict | None = field(default=None)
+    image_size_schedule: dict | None = field(default=None)
     verbose: bool = field(default=False)
 
     def __post_init__(self):
+        if self.budget is not None:
+            Budget.parse(self.budget)  # what is wrong with it is said now
+            if self.max_steps > 0:
+                raise ValueError(f"budget={self.budget!r} and max_steps={self.max_steps}: give one of them.")
+        if not 0 < self.decay_share <= 1:
+            raise ValueError(f"decay_share={self.decay_share} must be above 0, at most 1: a share of all steps.")
+        if self.decay_share < 1 and self.lr_scheduler_type != SchedulerType.LINEAR:
+            raise ValueError(f"decay_share={self.decay_share} is for lr_scheduler_type: linear, not for another.")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay={self.ema_decay} must be from 0 (off) to below 1; 0.999 is usual.")
         if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
             raise ValueError(f"early_stopping_patience={self.early_stopping_patience} must be at least 1, or null.")
+        for name, values in STEP_FUNCTIONS.items():
+            if (given := getattr(self, name)) is not None:
+                setattr(self, name, read_step_function(name, given, values))
         if self.use_cpu is None:
             self.use_cpu = not torch.accelerator.is_available()
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         self.follow_evaluation()
         self.logging_nan_inf_filter = False  # it would hide what training must stop for
+        uses_muon = self.optim == MUON
+        if uses_muon:
+            self.optim = OptimizerNames.ADAMW_TORCH  # transformers checks its own names
         super().__post_init__()
+        if uses_muon:
+            self.optim = MUON
         if self.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU:
             mode = {"mode": "max" if self.greater_is_better else "min"}
             self.lr_scheduler_kwargs = mode | (self.lr_scheduler_kwargs or {})

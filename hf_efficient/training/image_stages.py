@@ -26,6 +26,7 @@ from .arguments import EfficientTrainingArguments
 from .callbacks import without_bars
 from .checkpoints import UNFINISHED
 from .losses import contrastive_loss
+from .patch_schedule import check_patch_selection
 from .trainer import EfficientTrainer
 
 MASK_RATIO = 0.15  # of models whose config has none
@@ -195,6 +196,10 @@ class ContrastiveModel(PreTrainedModel):
     def set_epoch(self, epoch: int) -> None:
         if hasattr(self.encoder, "set_epoch"):
             self.encoder.set_epoch(epoch)
+
+    def set_patch_share(self, share: float | None, prob: float | None = None) -> None:
+        check_patch_selection(self.encoder)
+        self.encoder.set_patch_share(share, prob)
 
     def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> ContrastiveOutput:
         """pixel_values (B, C, H, W), labels (B,) -> embeddings (B, projection_size) of length 1"""

@@ -6,6 +6,7 @@ import math
 import platform
 import warnings
 from contextlib import nullcontext
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -34,12 +35,15 @@ HARMLESS = {
 }
 
 
-def train_and_report(trainer: EfficientTrainer, run: Run, unit: str = "image", items_per_sample: float = 1) -> dict:
+def train_and_report(
+    trainer: EfficientTrainer, run: Run, unit: str = "image", items_per_sample: float = 1, **known
+) -> dict:
     """Trains and leaves in output_dir: the model and its processor or tokenizer as `from_pretrained` reads them,
     its card README.md, results.json, history.csv, curves.png, and, where codecarbon is installed, energy.json.
 
     Args:
         unit, items_per_sample: what energy is reckoned per, and how many of them a sample of the data has.
+        known: what results.json is to say beside what is measured.
 
     Returns:
         what results.json holds.
@@ -49,11 +53,14 @@ def train_and_report(trainer: EfficientTrainer, run: Run, unit: str = "image", i
         print(header(trainer, run.dataset.get("name", "")) + "\n", flush=True)
     trainer.wait()
     energy = attach_energy(trainer, run, unit, items_per_sample)
+    trainer.energy_options = run.energy
     trainer.train(resume_from_checkpoint=run.training.resume)
     with energy.phase("inference") if energy is not None else nullcontext():
         metrics = trainer.evaluate() if trainer.eval_dataset is not None else {}
+    if trainer.test_dataset is not None:
+        metrics |= trainer.evaluate(trainer.test_dataset, metric_key_prefix="test")
     trainer.save_model(_internal_call=True)  # pushed when the results are there too
-    results = collect(trainer, run, metrics)
+    results = collect(trainer, run, metrics) | known
     if energy is not None and energy.meter is not None:
         results["energy"] = energy.meter.report().summary()
     if trainer.is_world_process_zero():
@@ -134,6 +141,7 @@ def collect(trainer: EfficientTrainer, run: Run, metrics: dict) -> dict:
         "epochs": state.epoch,
         "train_samples": len(trainer.train_dataset),
         "train_seconds": round(seconds, 3),
+        "budget": None if trainer.plan is None else asdict(trainer.plan) | {"seconds_used": round(seconds, 3)},
         "train_samples_per_second": round(samples / seconds, 1) if seconds else None,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "trainable_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -160,13 +168,22 @@ def finite(value):
 
 def table(results: dict) -> str:
     """The results that one looks at first."""
-    scores = {
-        name.removeprefix("eval_"): shown(value) for name, value in results["metrics"].items() if name != "epoch"
-    }
+    evaluated, tested = (
+        ", ".join(
+            f"{name.removeprefix(split)} {shown(value)}"
+            for name, value in results["metrics"].items()
+            if name.startswith(split)
+        )
+        for split in ("eval_", "test_")
+    )
     rows = {
         "training": f"{results['steps']} steps, {results['epochs'] or 0:.1f} epochs, {results['train_seconds']:.0f} s",
-        "evaluation": ", ".join(f"{name} {shown(value)}" for name, value in scores.items()),
+        "evaluation": evaluated,
+        "test split": tested,
     }
+    if plan := results["budget"]:
+        spent = f"{plan['joules']:,.0f} J and " if plan["joules"] else ""
+        rows["budget"] = f"{plan['budget']}: planned {plan['steps']} steps in {spent}{plan['seconds']:.0f} s"
     if results["best_step"]:
         metric = f"{results['metric_for_best_model']} {shown(results['best_metric'])}"
         rows["best"] = f"{metric}, step {results['best_step']}"

@@ -8,6 +8,7 @@ Models without memory (GPT-2, Llama) are trained on the same data without it, an
 """
 
 import inspect
+import math
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -167,6 +168,23 @@ class MemoryTrainer(EfficientTrainer):
         if self.args.world_size == 1:
             return values
         return self.accelerator.reduce(values.to(self.args.device), "sum")
+
+    # ---- rehearsal ----
+
+    @property
+    def warm_steps(self) -> int:
+        """Until memory is full"""
+        config = self.model.config
+        if not self.carries_memory:
+            return super().warm_steps
+        remembered = config.memory_length + config.compressed_memory_length * config.compression_rate
+        return 1 + math.ceil(remembered / self.train_dataset.segment_length)
+
+    def running_state(self):
+        return dict(self.memories), self.totals.clone()
+
+    def restore_running_state(self, state) -> None:
+        self.memories, self.totals = state
 
     # ---- checkpoints ----
 

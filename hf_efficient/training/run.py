@@ -27,6 +27,7 @@ RENAMED = {
     "group_by_length": "train_sampling_strategy: group_by_length",
     "overwrite_output_dir": "another output_dir: a run goes on where its folder stands",
 }
+INSTEAD_OF = {"budget": "max_steps", "max_steps": "budget"}  # on the command line one takes the other's place
 NO_VALUE = object()  # of `--flag`, which means true where true or false is asked for
 
 
@@ -150,6 +151,8 @@ def override(given: dict[str, dict], key: str, value: Any, sections: dict[str, C
         if inner or known is None or not (known.type is bool or isinstance(known.default, bool)):
             raise RunError(f"--{key} has no value.")
         value = True
+    if section == "training" and first in INSTEAD_OF:
+        given[section].pop(INSTEAD_OF[first], None)
     if not inner:
         given[section][first] = value
         return

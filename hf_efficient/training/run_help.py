@@ -15,9 +15,17 @@ A bare key goes to the one section that has it, `--section.key value` where two 
 a mapping. Values are read as YAML: 1e-3, true, null, [1, 2]; `--key` alone means true. Unknown keys are refused."""
 # What most runs set, in this order; the other fields of TrainingArguments work too.
 USUAL = (
-    *("output_dir", "num_train_epochs", "max_steps", "per_device_train_batch_size", "per_device_eval_batch_size"),
-    *("gradient_accumulation_steps", "learning_rate", "weight_decay", "warmup_steps", "lr_scheduler_type"),
-    *("lr_scheduler_kwargs", "optim", "max_grad_norm", "ema_decay", "early_stopping_patience"),
+    *("output_dir", "budget", "num_train_epochs", "max_steps", "per_device_train_batch_size"),
+    *("per_device_eval_batch_size", "gradient_accumulation_steps", "learning_rate", "weight_decay", "warmup_steps"),
+    *(
+        "lr_scheduler_type",
+        "decay_share",
+        "lr_scheduler_kwargs",
+        "optim",
+        "max_grad_norm",
+        "ema_decay",
+        "early_stopping_patience",
+    ),
     *("early_stopping_threshold", "eval_strategy", "eval_steps", "logging_steps", "save_strategy", "save_steps"),
     *("save_total_limit", "metric_for_best_model", "greater_is_better", "load_best_model_at_end", "resume", "seed"),
     *("whole_batches", "dataloader_num_workers", "bf16", "torch_compile", "gradient_checkpointing", "verbose"),

@@ -12,28 +12,36 @@ Where transformers' loop can't be resumed exactly, it is mended here:
 - Weights are loaded all or not at all; transformers goes on with those it finds.
 """
 
-import json
 import math
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset, Sampler
-from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, Trainer
 from transformers.modeling_utils import PreTrainedModel
+from transformers.optimization import get_scheduler
 from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import has_length
 
 from . import checkpoints
+from .arguments import STEP_FUNCTIONS
+from .budget import Plan, plan_run
 from .callbacks import AverageCallback, StopSignal, without_bars
 from .ema import MovingAverage
 from .errors import CheckpointError, NonFiniteError, RunError
 from .history import HistoryCallback, draw_curves
 from .hub_mixin import HubMixin
+from .image_sizes import check_image_sizes, interpolates, resize_images
+from .loop import EpochSampler, Loop, has_run_out
+from .optimizers import MUON, muon_with_adamw
+from .patch_schedule import PatchSelectionCallback, check_patch_selection
 from .progress import ProgressBar, ProgressLines
+from .step_functions import value_at
 from .trainer_methods import check_trainer_methods
 
 TERMINATED = 128 + 15  # what a shell calls the exit by SIGTERM
@@ -43,21 +51,32 @@ class EfficientTrainer(HubMixin, Trainer):
     """A Trainer with exact resume, for `EfficientTrainingArguments`; everything else is as in transformers.
 
     Subclasses save what else their next step depends on in `save_extra`, and get it back in `load_extra`.
+
+    Args:
+        test_dataset: what is looked at once, when training is over and nothing is left to choose.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args, test_dataset: Dataset | None = None, **kwargs):
         check_trainer_methods()
         super().__init__(*args, **kwargs)
+        self.test_dataset = test_dataset
         if self.args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise RunError(f"ema_decay={self.args.ema_decay} can't be used with FSDP or DeepSpeed: set it to 0.")
         self.average: MovingAverage | None = None
+        self.plan: Plan | None = None  # of the budget, if there is one
+        self.energy_options: dict | None = None  # of what a budget of energy is measured with
         self.stop_signal = StopSignal()
-        self.loop = _Loop(self)
+        self.loop = Loop(self)
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
         patience = self.args.early_stopping_patience
         if patience is not None:
             self.add_callback(EarlyStoppingCallback(patience, self.args.early_stopping_threshold))
+        if self.args.patch_schedule or self.args.patch_probability:
+            check_patch_selection(self.model)
+            self.add_callback(PatchSelectionCallback(self.args.patch_schedule, self.args.patch_probability))
+        if self.args.image_size_schedule:
+            check_image_sizes(self.model, self.args.image_size_schedule.values())
         for callback in (HistoryCallback(), ProgressLines(self.args.verbose), self.stop_signal, self.loop):
             self.add_callback(callback)
         if not self.args.disable_tqdm:
@@ -71,6 +90,19 @@ class EfficientTrainer(HubMixin, Trainer):
     def load_extra(self, folder: str | Path) -> None:
         """Reads it again, when model, optimizer and scheduler are there."""
 
+    warm_steps = 2  # until a step takes as long as all that follow
+
+    def running_state(self):
+        """What steps change in the trainer itself, ..."""
+
+    def restore_running_state(self, state) -> None:
+        """... for it to be as it was."""
+
+    def schedule_points(self) -> list[float]:
+        """The shares of the run at which steps become cheaper or dearer."""
+        functions = (getattr(self.args, name) or {} for name in STEP_FUNCTIONS)
+        return sorted({0.0, *(point for function in functions for point in function)})
+
     # ---- training ----
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs):
@@ -83,6 +115,9 @@ class EfficientTrainer(HubMixin, Trainer):
         if self.args.should_save:
             checkpoints.remove_leftovers(self.args.output_dir)
         checkpoint = self.choose_checkpoint(resume_from_checkpoint)
+        if self.args.budget:
+            self.plan = plan_run(self, checkpoint)
+            self.args.max_steps = self.plan.steps
         if self.args.ema_decay:
             self.remove_callback(AverageCallback)
             self.average = MovingAverage(self.model, self.args.ema_decay)
@@ -116,6 +151,36 @@ class EfficientTrainer(HubMixin, Trainer):
         if self.args.world_size > 1:
             torch.distributed.broadcast_object_list(found, device=self.args.device)
         return found[0] and Path(found[0])
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        if self.optimizer is None and self.args.optim == MUON:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise RunError("optim: muon can't be used with FSDP or DeepSpeed: it needs whole matrices.")
+            model, args = self.model if model is None else model, self.args
+            decayed = set(self.get_decay_parameter_names(model))
+            self.optimizer = muon_with_adamw(
+                model,
+                args.learning_rate,
+                args.weight_decay,
+                no_decay=tuple(name for name, _ in model.named_parameters() if name not in decayed),
+                betas=(args.adam_beta1, args.adam_beta2),
+                eps=args.adam_epsilon,
+            )
+        return super().create_optimizer(model)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
+        if self.lr_scheduler is None and self.args.decay_share < 1:
+            warm_up = self.args.get_warmup_steps(num_training_steps)
+            decay = min(round(self.args.decay_share * num_training_steps), num_training_steps - warm_up)
+            self.lr_scheduler = get_scheduler(
+                "warmup_stable_decay",
+                self.optimizer if optimizer is None else optimizer,
+                warm_up,
+                num_training_steps,
+                {"num_decay_steps": decay, "decay_type": "linear"},
+            )
+            self._created_lr_scheduler = True
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def _init_training_state(self, max_steps, num_update_steps_per_epoch, *args):
         self.loop.steps_per_epoch = num_update_steps_per_epoch
@@ -179,6 +244,9 @@ class EfficientTrainer(HubMixin, Trainer):
     # ---- steps that must not be taken ----
 
     def training_step(self, model: nn.Module, inputs: dict, num_items_in_batch=None) -> Tensor:
+        if self.args.image_size_schedule:
+            size = int(value_at(self.args.image_size_schedule, self.state))
+            inputs = resize_images(inputs, size, interpolates(self.model))
         loss = super().training_step(model, inputs, num_items_in_batch)
         if not torch.isfinite(loss):
             self.stop_for("loss", loss)
@@ -270,6 +338,8 @@ class EfficientTrainer(HubMixin, Trainer):
         stateful = [part for part in parts if isinstance(part, ExportableState)]
         self.state.stateful_callbacks = TrainerState(stateful_callbacks=stateful).stateful_callbacks
         self.state.save_to_json(str(folder / "trainer_state.json"))
+        if self.plan is not None:
+            self.plan.save(folder)
 
     def wait(self) -> None:
         """Until all processes are here."""
@@ -310,92 +380,3 @@ class EfficientTrainer(HubMixin, Trainer):
         if self.average is not None:
             self.average.load(best)
             self.average.exchange()
-
-
-class EpochSampler(Sampler[int]):
-    """All indices in an order that is a function of seed and epoch; those that don't fill a batch are left out."""
-
-    def __init__(self, length: int, seed: int, batch: int = 1):
-        self.length, self.seed, self.epoch = length, seed, 0
-        self.drawn = length // batch * batch or length
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self):
-        generator = torch.Generator().manual_seed(hash((self.seed, self.epoch)) % 2**63)  # of ints, so no salt
-        yield from torch.randperm(self.length, generator=generator)[: self.drawn].tolist()
-
-    def __len__(self) -> int:
-        return self.drawn
-
-
-class _Loop(TrainerCallback):
-    """The state of the training loop that Trainer's own state does not have."""
-
-    def __init__(self, trainer: EfficientTrainer):
-        self.trainer = trainer
-        self.sampler: EpochSampler | None = None
-        self.parameters: int | None = None
-        self.steps_per_epoch = 0
-        self.finished = False  # before it began: what was resumed was over
-        self.epoch_is_over = self.save_at_epoch_end = False
-        self.loaded: dict | None = None
-        self.seconds_trained, self.since = 0.0, time.monotonic()  # those before a resume included
-
-    def waits_for_epoch_end(self) -> bool:
-        """Whether a checkpoint now would have to leave out what is still to come at the end of the epoch."""
-        state, control = self.trainer.state, self.trainer.control
-        ends = control.should_training_stop or state.global_step % self.steps_per_epoch == 0
-        self.save_at_epoch_end = ends and not self.epoch_is_over
-        return self.save_at_epoch_end
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        self.since = time.monotonic()
-        if self.loaded is not None:
-            trainer = self.trainer
-            trainer._tr_loss = torch.tensor(self.loaded["loss_since_log"], device=args.device)
-            trainer._total_loss_scalar = self.loaded["loss_until_log"]
-            trainer._globalstep_last_logged = self.loaded["last_logged"]
-            self.seconds_trained, self.loaded = self.loaded["seconds"], None
-
-    def on_epoch_begin(self, args, state, control, **kwargs):
-        self.epoch_is_over = self.save_at_epoch_end = False
-
-    def on_epoch_end(self, args, state, control, **kwargs):
-        self.epoch_is_over = True
-        if self.save_at_epoch_end:
-            control.should_save = True
-
-    def on_train_end(self, args, state, control, **kwargs):
-        self.count_seconds()
-
-    def count_seconds(self) -> None:
-        now = time.monotonic()
-        self.seconds_trained, self.since = self.seconds_trained + now - self.since, now
-
-    def file(self, folder: Path) -> Path:
-        return folder / f"loop_{self.trainer.args.process_index}.json"
-
-    def save(self, folder: Path) -> None:
-        self.count_seconds()
-        trainer = self.trainer
-        state = {
-            "loss_since_log": trainer._tr_loss.item(),
-            "loss_until_log": trainer._total_loss_scalar,
-            "last_logged": trainer._globalstep_last_logged,
-            "seconds": self.seconds_trained,
-        }
-        self.file(folder).write_text(json.dumps(state), encoding="utf-8")
-
-    def load(self, folder: Path) -> None:
-        if self.file(folder).is_file():  # with more processes than before, the new ones have none
-            self.loaded = json.loads(self.file(folder).read_text(encoding="utf-8"))
-
-
-def has_run_out(callback: TrainerCallback) -> bool:
-    """Whether early stopping has ended the run."""
-    return (
-        isinstance(callback, EarlyStoppingCallback)
-        and callback.early_stopping_patience_counter >= callback.early_stopping_patience
-    )

@@ -237,6 +237,59 @@ def test_images_of_a_batch_are_ranked_by_themselves():
     assert torch.equal(layer(pixels), torch.cat([layer(pixels[i : i + 1]) for i in range(4)]))
 
 
+# Any patches, as the control.
+
+
+@pytest.mark.parametrize("probabilistic", [True, False])
+def test_random_patches_are_drawn_evenly_whatever_their_pixels(probabilistic):
+    pixels = torch.zeros(50, 3, 16, 24)
+    pixels[:, :, :4, :4] = torch.randn(4, 4)  # patch 0 is the only one with anything to see
+    layer = selector(heuristic="random", prob=1.0, prob_schedule="constant", probabilistic=probabilistic)
+    counts = torch.stack([layer(pixels).flatten().bincount(minlength=24) for _ in range(40)]).sum(0).double()
+    expected = 50 * 40 * 5 / 24
+    assert (counts - expected).abs().max() < 5 * math.sqrt(expected)
+
+
+def test_random_patches_in_evaluation_are_the_same_of_every_image():
+    layer = selector(heuristic="random", select_at_eval=True).eval()
+    chosen = layer(torch.randn(4, 3, 16, 24))
+    assert (
+        chosen.shape == (4, 5)
+        and (chosen == chosen[0]).all()
+        and torch.equal(chosen, layer(torch.randn(4, 3, 16, 24)))
+    )
+    others = [
+        selector(heuristic="random", select_at_eval=True, seed=seed).eval()(torch.randn(1, 3, 16, 24))
+        for seed in range(1, 5)
+    ]
+    assert len({tuple(other[0].tolist()) for other in others}) > 1
+
+
+# A share that is set from outside.
+
+
+def test_a_share_that_is_set_is_kept_in_training_only():
+    pixels, layer = torch.randn(2, 3, 16, 24), selector(prob=0.0, select_at_eval=True)
+    layer.set_share(0.5, 1.0)
+    assert layer(pixels).shape == (2, 12) and layer(torch.randn(2, 3, 4, 4)) is None
+    layer.set_share(0.001, 1.0)
+    assert layer(pixels).shape == (2, 1)
+    layer.set_share(1.0, 1.0)
+    assert layer(pixels) is None
+    layer.set_share(None, 1.0)
+    assert layer(pixels).shape == (2, 5) and layer.probability() == 1.0 and layer.probability(0) == 0.0
+    layer.set_share(0.5)
+    assert layer(pixels) is None and layer.eval()(pixels).shape == (2, 5)
+
+
+def test_shares_and_probabilities_that_are_none_are_named():
+    for share in (0, 1.5):
+        with pytest.raises(ValueError, match=rf"share={share} of the patches must lie in \(0, 1\]"):
+            selector().set_share(share)
+    with pytest.raises(ValueError, match="prob=2 is a probability"):
+        selector().set_share(0.5, 2)
+
+
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="heuristic='beauty' must be one of 'contrast'"):
         selector(heuristic="beauty")

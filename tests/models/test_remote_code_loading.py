@@ -33,6 +33,8 @@ LM = {
     "compressed_memory_length": 6,
     "compression_rate": 2,
 }
+CLASSIFIER = "AutoModelForImageClassification"
+RECIPE = {"stem": "conv", "qk_norm": True, "zero_init_outputs": True, "heuristic": "random", "select_at_eval": True}
 PIPELINES = {
     "image-classification": [(family, "AutoModelForImageClassification") for family in VISION],
     "object-detection": [head for head in HEADS if head[1] == "AutoModelForObjectDetection"],
@@ -141,6 +143,8 @@ def all_cases(root: Path) -> Cases:
             fields["use_cls_token"] = False
         model = grown(tiny_model("kerformer_vit", "AutoModelForImageClassification", **fields))
         cases.head(f"attention {name}", model, "AutoModelForImageClassification", inputs(model))
+    model = grown(tiny_model("hugginggreen_vit", CLASSIFIER, **RECIPE))
+    cases.head("recipe", model, CLASSIFIER, inputs(model))
     cases.head("language model", language_model(), "AutoModelForCausalLM", token_ids())
     cases.head("language model of softmax", language_model(attention="softmax"), "AutoModelForCausalLM", token_ids())
     text = cases.save("generation", talkative_model())
@@ -208,6 +212,10 @@ def test_every_mechanism_loads(answers, cases, name):
     check_head(answer(answers, f"attention {name}"), "KerformerViT")
     files = {file.stem for file in Path(cases[f"attention {name}"]["repo"]).glob("attention_*.py")}
     assert f"attention_{name}" in files
+
+
+def test_a_recipes_options_load(answers):
+    check_head(answer(answers, "recipe"), "HuggingGreenViT")
 
 
 @pytest.mark.parametrize("name", ["language model", "language model of softmax"])

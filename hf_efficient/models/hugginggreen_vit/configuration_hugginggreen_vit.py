@@ -6,7 +6,7 @@ from ...attention import get_attention
 from ..configuration import VisionTransformerConfig, strict_config
 
 CHOICES = {
-    "heuristic": ("none", "contrast", "variance", "entropy"),
+    "heuristic": ("none", "contrast", "variance", "entropy", "random"),
     "prob_schedule": ("product", "inverse_time", "exponential", "linear", "constant"),
     "attention_sparsity": ("none", "entropy", "hoyer"),
     "routing": ("none", "heads", "tokens"),
@@ -27,7 +27,8 @@ class HuggingGreenViTConfig(VisionTransformerConfig):
     and linear mechanisms do.
 
     Args:
-        heuristic: what patches are ranked by in training: "contrast", "variance", "entropy", or "none" to keep all.
+        heuristic: what patches are ranked by in training: "contrast", "variance", "entropy"; "random", by nothing, as
+            the control; or "none" to keep all.
         top_k: patches to keep, by default 70 %; images of another size keep the same share.
         probabilistic: sample patches by the heuristic's values instead of taking the k best.
         prob: probability, per batch, that patches are dropped in epoch 0.

@@ -16,7 +16,7 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from ...layers.patch_embedding import gather_patches, join_patches
+from ...layers.patch_embedding import gather_patches, join_patches, take_tokens
 from ...layers.patch_selection import PatchSelector
 from ...layers.routing import HeadRouter, TokenRouter
 from ...layers.sparsity import attach_sparsity
@@ -43,6 +43,15 @@ class HuggingGreenViTPreTrainedModel(VisionTransformerPreTrainedModel):
         """Says how many epochs are completed; `prob` decays with them."""
         if self.base_model.selector is not None:
             self.base_model.selector.epoch.fill_(epoch)
+
+    def set_patch_share(self, share: float | None, prob: float | None = None) -> None:
+        """Says what share of the patches training keeps from now on, and with what probability per batch, instead of
+        `top_k` and `prob`; None is what the config says. It is a matter of the run, and not saved: see
+        `training/patch_schedule.py`.
+        """
+        if self.base_model.selector is None:
+            raise ValueError("heuristic='none' keeps all patches: there is no share to set. Choose a heuristic.")
+        self.base_model.selector.set_share(share, prob)
 
     def selection_probability(self, epoch: int | None = None) -> float:
         """The probability that a batch loses patches, in an epoch or, by default, now."""
@@ -280,7 +289,7 @@ class HuggingGreenViTForMaskedImageModeling(HuggingGreenViTPreTrainedModel):
         )
         predicted = self.decoder(outputs.last_hidden_state[:, self.config.num_prefix_tokens :])  # (B, k, p²C)
         pixels = gather_patches(pixel_values, self.config.patch_size).flatten(2).to(predicted.dtype)  # (B, n, p²C)
-        kept = pixels if patch_indices is None else take(pixels, patch_indices)
+        kept = pixels if patch_indices is None else take_tokens(pixels, patch_indices)
         loss = None
         if bool_masked_pos is not None:
             masked = bool_masked_pos.bool()
@@ -378,11 +387,6 @@ class HuggingGreenViTForObjectDetection(HuggingGreenViTPreTrainedModel):
             for x in labels
         ]
         return self.loss_function(logits, labels, device, pred_boxes, self.config, **kwargs)[:2]
-
-
-def take(tokens: Tensor, indices: Tensor) -> Tensor:
-    """(B, n, d) at (B, k) -> (B, k, d)"""
-    return tokens.gather(1, indices.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))
 
 
 __all__ = [

@@ -23,6 +23,7 @@ class KerformerViTConfig(VisionTransformerConfig):
     """A ViT whose attention is Kerformer (Gan et al. 2023), or any other mechanism that fits.
 
     Args:
+        pooling: "cls", or "mean" over all tokens, CLS included; by default CLS where there is one.
         encoder_stride: pixels per token of the decoder for masked image modelling.
         pooler_output_size, pooler_act: of the pooler, as in transformers' ViT.
 
@@ -34,6 +35,7 @@ class KerformerViTConfig(VisionTransformerConfig):
     model_type = "kerformer_vit"
 
     attention: str = "kerformer"
+    pooling: str | None = None
     encoder_stride: int | None = None
     pooler_output_size: int | None = None
     pooler_act: str = "tanh"
@@ -45,6 +47,12 @@ class KerformerViTConfig(VisionTransformerConfig):
 
     def positive_fields(self):
         return (*super().positive_fields(), "encoder_stride", "pooler_output_size")
+
+    def validate_pooling(self):
+        if self.pooling not in (None, "mean", "cls"):
+            raise ValueError(f"pooling={self.pooling!r} must be 'mean', 'cls' or None.")
+        if self.pooling == "cls" and not self.use_cls_token:
+            raise ValueError("pooling='cls' needs use_cls_token=True.")
 
     @classmethod
     def from_preset(cls, name: str, **fields) -> "KerformerViTConfig":

@@ -23,7 +23,7 @@ class KerformerViTPreTrainedModel(VisionTransformerPreTrainedModel):
 
 
 class KerformerViTPooler(nn.Module):
-    """tanh(W x_CLS), as in transformers' ViT; of the mean over patches where there is no CLS."""
+    """tanh(W x_CLS), as in transformers' ViT; of the mean over tokens with `pooling="mean"` or without CLS."""
 
     def __init__(self, config: KerformerViTConfig):
         super().__init__()
@@ -69,11 +69,12 @@ class KerformerViTModel(KerformerViTPreTrainedModel, VisionTransformerModel):
 
     def pool(self, hidden_states: Tensor) -> Tensor:
         """(B, N, d) -> (B, d)"""
-        return hidden_states[:, 0] if self.config.use_cls_token else hidden_states.mean(1)
+        by_cls = self.config.use_cls_token and self.config.pooling != "mean"
+        return hidden_states[:, 0] if by_cls else hidden_states.mean(1)
 
 
 class KerformerViTForImageClassification(KerformerViTPreTrainedModel):
-    """A linear classifier on the CLS token, or on the mean over patches where there is none."""
+    """A linear classifier on the CLS token, or on the mean over tokens with `pooling="mean"` or without CLS."""
 
     def __init__(self, config: KerformerViTConfig):
         super().__init__(config)

@@ -23,6 +23,7 @@ class SeparableAttention(nn.Module):
         self.hidden_size, self.patch, self.num_latent_tokens = hidden_size, patch, num_latent_tokens
         self.sizes = [num_latent_tokens, hidden_size, hidden_size]
         self.qkv_proj = ConvLayer(hidden_size, sum(self.sizes), bias=True, normalize=False)
+        self.qkv_proj.convolution.output_sizes = self.sizes  # for optimizers of whole matrices
         self.out_proj = ConvLayer(hidden_size, hidden_size, bias=True, normalize=False)
         self.attn_dropout = nn.Dropout(dropout)
 

@@ -9,15 +9,25 @@ import torch
 
 from ..configs import find_config
 from ..errors import RunError
-from ..run import read_file
+from ..run import Run, read_file
+from ..trainer import EfficientTrainer
 from . import image_classification, image_pretraining, language_modelling, object_detection
 
+# From the words of a command line to what results.json holds, ...
 TASKS: dict[str, Callable[[list[str]], dict]] = {
     image_classification.TASK: image_classification.main,
     object_detection.TASK: object_detection.main,
     language_modelling.TASK: language_modelling.main,
     image_pretraining.MASKED: image_pretraining.train_masked,
     image_pretraining.CONTRASTIVE: image_pretraining.train_contrastive,
+}
+# ... or to a trainer that has not begun, and its run.
+PREPARATIONS: dict[str, Callable[[list[str]], tuple[EfficientTrainer, Run]]] = {
+    image_classification.TASK: image_classification.prepare,
+    object_detection.TASK: object_detection.prepare,
+    language_modelling.TASK: language_modelling.prepare,
+    image_pretraining.MASKED: image_pretraining.prepare_masked,
+    image_pretraining.CONTRASTIVE: image_pretraining.prepare_contrastive,
 }
 
 
@@ -36,6 +46,12 @@ def train(config: str, overrides: Sequence[str] = (), tasks: Sequence[str] = ())
     finally:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
+
+
+def prepare(config: str, overrides: Sequence[str] = ()) -> tuple[EfficientTrainer, Run]:
+    """What would train it; arguments as of `train`."""
+    file = str(find_config(config))
+    return PREPARATIONS[find_task(file, list(TASKS))]([file, *overrides])
 
 
 def find_task(file: str, allowed: Sequence[str]) -> str:

@@ -30,8 +30,13 @@ DEFAULTS = {"training": {"metric_for_best_model": "accuracy"}}
 
 
 def main(argv: list[str] | None = None) -> dict:
+    return train_and_report(*prepare(argv))
+
+
+def prepare(argv: list[str] | None = None) -> tuple[EfficientTrainer, Run]:
+    """What trains a run, before it has begun."""
     run = load_run(argv, __doc__, SECTIONS, DEFAULTS, TASK)
-    return train_and_report(build_trainer(run), run)
+    return build_trainer(run), run
 
 
 def build_trainer(run: Run) -> EfficientTrainer:
@@ -56,6 +61,7 @@ def build_trainer(run: Run) -> EfficientTrainer:
         data_collator=take_batch,
         train_dataset=ImageBatches(images.train, **looks, augmentation=augmentation, seed=run.training.seed),
         eval_dataset=ImageBatches(images.evaluation, **looks),
+        test_dataset=None if images.test is None else ImageBatches(images.test, **looks),
         processing_class=image_processor_for(model.config, image_mean=mean, image_std=std),
         compute_loss_func=soft_label_loss(model) if augmentation.softens_labels else None,
         compute_metrics=score,

@@ -36,13 +36,23 @@ SECTIONS = {"dataset": load_images, "augmentation": Augmentation}
 
 
 def train_masked(argv: list[str] | None = None) -> dict:
-    run = load_run(argv, __doc__, {**SECTIONS, "training": MaskedArguments}, task=MASKED)
-    return train_and_report(masked_trainer(run, *load_data(run)), run)
+    return train_and_report(*prepare_masked(argv))
 
 
 def train_contrastive(argv: list[str] | None = None) -> dict:
+    return train_and_report(*prepare_contrastive(argv))
+
+
+def prepare_masked(argv: list[str] | None = None) -> tuple[EfficientTrainer, Run]:
+    """What trains a run, before it has begun."""
+    run = load_run(argv, __doc__, {**SECTIONS, "training": MaskedArguments}, task=MASKED)
+    return masked_trainer(run, *load_data(run)), run
+
+
+def prepare_contrastive(argv: list[str] | None = None) -> tuple[ContrastiveTrainer, Run]:
+    """What trains a run, before it has begun."""
     run = load_run(argv, __doc__, {**SECTIONS, "training": ContrastiveArguments}, task=CONTRASTIVE)
-    return train_and_report(contrastive_trainer(run, *load_data(run)), run)
+    return contrastive_trainer(run, *load_data(run)), run
 
 
 def load_data(run: Run) -> tuple[ImageSplits, Augmentation]:
@@ -72,10 +82,10 @@ def masked_trainer(run: Run, images: ImageSplits, augmentation: Augmentation) ->
 
 def contrastive_trainer(run: Run, images: ImageSplits, augmentation: Augmentation) -> ContrastiveTrainer:
     args = run.training
-    smallest = min(int(part.labels.bincount()[part.labels.unique()].min()) for part in images)
+    smallest = min(int(part.labels.bincount()[part.labels.unique()].min()) for part in images[:2])
     if args.images_per_class > smallest:
         raise RunError(f"training.images_per_class={args.images_per_class}, but a class has only {smallest} images.")
-    classes = min(len(part.labels.unique()) for part in images)
+    classes = min(len(part.labels.unique()) for part in images[:2])
     if args.classes_per_batch > classes:
         raise RunError(
             f"training.per_device_train_batch_size={args.per_device_train_batch_size} holds {args.classes_per_batch} "

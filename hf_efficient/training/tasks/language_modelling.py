@@ -7,9 +7,6 @@ Killed at any moment and started again by the same command, it goes on from its 
 ends as if nothing had happened. Its output_dir is a model that pipeline("text-generation") takes.
 """
 
-import json
-from pathlib import Path
-
 from transformers import AutoModelForCausalLM, pipeline, set_seed
 from transformers.modeling_utils import PreTrainedModel
 
@@ -21,14 +18,11 @@ from ...data.text_streams import (
     TextStreams,
     load_language_data,
 )
-from ...model_card import write_card
 from ..arguments import EfficientTrainingArguments
 from ..build_model import build_model
 from ..callbacks import without_bars
-from ..checkpoints import replace_file
 from ..errors import RunError
-from ..history import COSTS
-from ..launch import finite, train_and_report
+from ..launch import train_and_report
 from ..memory_trainer import MemoryTrainer
 from ..progress import quote
 from ..run import Run, load_run
@@ -40,15 +34,21 @@ PROMPT, CONTINUATION = 128, 128  # tokens of the sample that is printed
 
 
 def main(argv: list[str] | None = None) -> dict:
-    run = load_run(argv, __doc__, SECTIONS, DEFAULTS, TASK)
-    options, data = load_data(run)
-    trainer = build_trainer(run, options, data)
-    results = train_and_report(trainer, run, "token", trainer.train_dataset.segment_length)
-    report_test(trainer, run, data, results)
+    trainer, run = prepare(argv)
+    texts = {"train": trainer.train_dataset, "validation": trainer.eval_dataset, "test": trainer.test_dataset}
+    sizes = {name: segments.text.bytes for name, segments in texts.items()}
+    known = {"unknown_rate": trainer.test_dataset.text.unknown_rate, "bytes": sizes}
+    results = train_and_report(trainer, run, "token", trainer.train_dataset.segment_length, **known)
     if trainer.is_world_process_zero():
-        print_sample(trainer, run, data)
+        print_sample(trainer, run)
     trainer.wait()
     return results
+
+
+def prepare(argv: list[str] | None = None) -> tuple[MemoryTrainer, Run]:
+    """What trains a run, before it has begun."""
+    run = load_run(argv, __doc__, SECTIONS, DEFAULTS, TASK)
+    return build_trainer(run, *load_data(run)), run
 
 
 def load_data(run: Run) -> tuple[TextOptions, LanguageData]:
@@ -72,10 +72,11 @@ def build_trainer(run: Run, options: TextOptions, data: LanguageData) -> MemoryT
             train = RandomCrops(data.train, length, streams, options.segments_per_crop, args.seed)
         else:
             train = TextStreams(data.train, length, streams)
-        evaluation = whole(data.validation, length, args)
+        evaluation, test = (whole(text, length, args) for text in (data.validation, data.test))
     except ValueError as error:
         raise RunError(f"dataset: {error}") from error
-    return MemoryTrainer(model, args, train_dataset=train, eval_dataset=evaluation, processing_class=tokenizer)
+    sets = {"train_dataset": train, "eval_dataset": evaluation, "test_dataset": test}
+    return MemoryTrainer(model, args, **sets, processing_class=tokenizer)
 
 
 def segment_length(options: TextOptions, model: PreTrainedModel) -> int:
@@ -94,26 +95,13 @@ def whole(text: EncodedText, length: int, args: EfficientTrainingArguments) -> T
     return TextStreams(text, length, args.eval_batch_size * args.world_size, whole=True)
 
 
-def report_test(trainer: MemoryTrainer, run: Run, data: LanguageData, results: dict) -> None:
-    """Adds what the test split says, by which nothing was chosen, to results.json."""
-    test = whole(data.test, trainer.train_dataset.segment_length, run.training)
-    found = trainer.evaluate(test, metric_key_prefix="test")
-    results["metrics"] |= {name: finite(value) for name, value in found.items() if not COSTS.search(name)}
-    results["unknown_rate"] = data.test.unknown_rate
-    results["bytes"] = {"train": data.train.bytes, "validation": data.validation.bytes, "test": data.test.bytes}
-    if trainer.is_world_process_zero():
-        replace_file(Path(run.training.output_dir) / "results.json", json.dumps(results, indent=2) + "\n")
-        write_card(run.training.output_dir)
-        unknown = f", {data.test.unknown_rate:.2%} of its tokens unknown" if data.test.unknown_rate else ""
-        print(f"test split  {found['test_bits_per_byte']:.4f} bits per byte{unknown}", flush=True)
-
-
-def print_sample(trainer: MemoryTrainer, run: Run, data: LanguageData) -> None:
+def print_sample(trainer: MemoryTrainer, run: Run) -> None:
     """How the saved model goes on from the test split's beginning, of which the last line is shown."""
     set_seed(run.training.seed)
     most = getattr(trainer.model.config, "max_position_embeddings", None) or PROMPT + CONTINUATION
-    prompt = data.tokenizer.decode(data.test.tokens[: min(PROMPT, most // 2)].tolist())
-    left = most - len(data.tokenizer(prompt)["input_ids"])
+    tokenizer = trainer.processing_class
+    prompt = tokenizer.decode(trainer.test_dataset.text.tokens[: min(PROMPT, most // 2)].tolist())
+    left = most - len(tokenizer(prompt)["input_ids"])
     with without_bars():  # of loading weights
         generate = pipeline("text-generation", run.training.output_dir)
     (found,) = generate(prompt, max_new_tokens=min(CONTINUATION, left), do_sample=True, temperature=0.8)

@@ -28,6 +28,7 @@ def load_objects(
     mosaic: bool = False,
     limit: int | None = None,
     evaluation_limit: int | None = None,
+    validation: int | None = None,
     skip_corrupt: bool = False,
     image_size: int | None = None,
 ) -> ImageSplits:
@@ -37,6 +38,8 @@ def load_objects(
         mosaic: each image in a square with three others, so that there are four objects
         limit: at most so many images of each split, balanced over the classes
         evaluation_limit: of the evaluation split, if it is to be another
+        validation: so many training images are held out for evaluation, and the evaluation split is a test that
+            chooses nothing
         skip_corrupt: leave out what can't be read rather than stop
         image_size: height and width of images that are larger, or of different sizes
     """
@@ -44,6 +47,7 @@ def load_objects(
         name,
         limit=limit,
         evaluation_limit=evaluation_limit,
+        validation=validation,
         skip_corrupt=skip_corrupt,
         image_size=image_size,
         boxes=True,
@@ -56,8 +60,13 @@ DEFAULTS = {"training": {"metric_for_best_model": "map_50"}}
 
 
 def main(argv: list[str] | None = None) -> dict:
+    return train_and_report(*prepare(argv))
+
+
+def prepare(argv: list[str] | None = None) -> tuple[DetectionTrainer, Run]:
+    """What trains a run, before it has begun."""
     run = load_run(argv, __doc__, SECTIONS, DEFAULTS, TASK)
-    return train_and_report(build_trainer(run), run)
+    return build_trainer(run), run
 
 
 def build_trainer(run: Run) -> DetectionTrainer:
@@ -83,5 +92,6 @@ def build_trainer(run: Run) -> DetectionTrainer:
         data_collator=take_batch,
         train_dataset=ImageBatches(images.train, **looks, augmentation=augmentation, seed=run.training.seed),
         eval_dataset=ImageBatches(images.evaluation, **looks),
+        test_dataset=None if images.test is None else ImageBatches(images.test, **looks),
         processing_class=image_processor_for(model.config, "object-detection", image_mean=mean, image_std=std),
     )

@@ -1,0 +1,50 @@
+"""Patch selection as a schedule over a run: few patches first, whole images last."""
+
+from collections.abc import Mapping
+
+from torch import nn
+from transformers import TrainerCallback
+
+from .errors import RunError
+from .step_functions import PROBABILITIES, SHARES, read_step_function, value_at
+
+
+class PatchSelectionCallback(TrainerCallback):
+    """Tells a model with patch selection, as HuggingGreenViT is, what share of the patches its batches keep, and with
+    what probability a batch is reduced at all: functions of progress (`step_functions.py`). For any Trainer.
+
+    Args:
+        kept: progress -> share of the patches; None for the model's `top_k`.
+        prob: progress -> probability; by default 1.
+
+    Example:
+        >>> Trainer(model, ..., callbacks=[PatchSelectionCallback(kept={0: 0.4, 0.75: 1.0})])
+    """
+
+    def __init__(self, kept: Mapping | None = None, prob: Mapping | None = None):
+        if kept is None and prob is None:
+            raise ValueError("PatchSelectionCallback needs kept, prob, or both.")
+        self.kept = None if kept is None else read_step_function("kept", kept, SHARES)
+        self.prob = {0.0: 1.0} if prob is None else read_step_function("prob", prob, PROBABILITIES)
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        check_patch_selection(model)
+
+    def on_step_begin(self, args, state, control, model=None, **kwargs):
+        model.set_patch_share(None if self.kept is None else value_at(self.kept, state), value_at(self.prob, state))
+
+    def on_train_end(self, args, state, control, model=None, **kwargs):
+        model.set_patch_share(None)
+
+
+def check_patch_selection(model: nn.Module) -> None:
+    """Raises for models that keep all patches."""
+    if not hasattr(model, "set_patch_share"):
+        name = type(model).__name__
+        raise RunError(
+            f"a patch schedule needs a model that selects patches, as HuggingGreenViT does; {name} doesn't."
+        )
+    try:
+        model.set_patch_share(None)
+    except ValueError as error:
+        raise RunError(f"a patch schedule needs a model that selects patches: {error}") from error
