@@ -10,9 +10,14 @@ from transformers.training_args import OptimizerNames
 
 from .budget import Budget
 from .optimizers import MUON
-from .step_functions import PIXELS, PROBABILITIES, SHARES, read_step_function
+from .step_functions import PIXELS, PROBABILITIES, SHARES, TOKENS, read_step_function
 
-STEP_FUNCTIONS = {"patch_schedule": SHARES, "patch_probability": PROBABILITIES, "image_size_schedule": PIXELS}
+STEP_FUNCTIONS = {
+    "patch_schedule": SHARES,
+    "patch_probability": PROBABILITIES,
+    "image_size_schedule": PIXELS,
+    "length_schedule": TOKENS,
+}
 LOWER_IS_BETTER = ("loss", "perplexity", "nats_per_token", "bits_per_token", "bits_per_character", "bits_per_byte")
 
 
@@ -30,8 +35,6 @@ class EfficientTrainingArguments(TrainingArguments):
         early_stopping_threshold: by how much a metric must be better
         whole_batches: leave out, in each epoch, the images that don't fill a batch; with several processes they
             would be filled up with repeated ones
-        length_schedule: for language models, tokens that are read as one text, from which share of the run on, such as
-            {0: 64, 0.4: 128, 0.7: 256}; memory is used when they are as many as a segment of the data
         resume: go on from the newest intact checkpoint in output_dir
         logging_steps: between losses that are logged; below 1 a share of all steps
         save_strategy: by default that of evaluation
@@ -44,6 +47,8 @@ class EfficientTrainingArguments(TrainingArguments):
         patch_probability: progress -> probability that a batch is reduced at all; by default 1 with patch_schedule,
             else prob of the model
         image_size_schedule: progress -> height and width that images are made for training; null = those of the data
+        length_schedule: for language models, progress -> tokens that are read as one text, as {0: 64, 0.5: 128};
+            memory is used where they are a whole segment of the data; null = always
         verbose: print every log, not only evaluations and epochs
         disable_tqdm: plain lines instead of a progress bar; by default where there is no terminal
     """
@@ -69,11 +74,11 @@ class EfficientTrainingArguments(TrainingArguments):
     early_stopping_patience: int | None = field(default=None)
     early_stopping_threshold: float = field(default=0.0)
     whole_batches: bool = field(default=True)
-    length_schedule: dict | None = field(default=None)
     resume: bool = field(default=True)
     patch_schedule: dict | None = field(default=None)
     patch_probability: dict | None = field(default=None)
     image_size_schedule: dict | None = field(default=None)
+    length_schedule: dict | None = field(default=None)
     verbose: bool = field(default=False)
 
     def __post_init__(self):

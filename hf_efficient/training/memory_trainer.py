@@ -20,8 +20,9 @@ from torch.utils.data import Sampler, SequentialSampler
 from ..data.collators import take_batch
 from ..data.text_streams import IGNORED, Segments
 from ..models.compressive_performer.cache import CompressiveMemory
-from .length_schedule import LengthSchedule, cut_rows
+from .length_schedule import check_lengths, cut_rows
 from .metrics.language_model import LanguageModelScores
+from .step_functions import value_at
 from .trainer import EfficientTrainer
 
 
@@ -49,7 +50,6 @@ class MemoryTrainer(EfficientTrainer):
         self.carries_memory = has_memory and getattr(model.config, "has_memory", True)
         if self.carries_memory and args.n_gpu > 1:
             raise ValueError(f"with memory, each of the {args.n_gpu} GPUs needs its own process: use torchrun.")
-        self.lengths = LengthSchedule(args.length_schedule) if args.length_schedule else None
         self.redrawing = [module for module in model.modules() if getattr(module, "redraw_interval", 0)]
         self.memories: dict[int, CompressiveMemory] = {}  # of training, by the first stream of a batch
         self.evaluation = Evaluation()
@@ -61,8 +61,7 @@ class MemoryTrainer(EfficientTrainer):
         dataset = self.train_dataset if train_dataset is None else train_dataset
         args = self.args
         check_streams(dataset, self._train_batch_size, args.world_size, args.gradient_accumulation_steps)
-        if self.lengths is not None:
-            self.lengths.check(dataset.segment_length)
+        check_lengths(args.length_schedule or {}, dataset.segment_length)
         return SequentialSampler(dataset)
 
     def _get_eval_sampler(self, eval_dataset: Segments) -> Sampler:
@@ -74,9 +73,10 @@ class MemoryTrainer(EfficientTrainer):
     # ---- steps ----
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        stream, length = inputs["stream"], self.length_now(inputs)
-        carries_memory = self.carries_memory and length == inputs["input_ids"].shape[1]
-        if carries_memory and self.lengths is not None and stream not in self.memories:
+        stream, schedule, block = inputs["stream"], self.args.length_schedule, inputs["input_ids"].shape[1]
+        length = int(value_at(schedule, self.state)) if schedule else block
+        carries_memory = self.carries_memory and length == block
+        if carries_memory and schedule and stream not in self.memories:
             inputs = {**inputs, "reset": torch.ones_like(inputs["reset"])}  # from now on there is memory
         inputs = cut_rows(self.with_memory(inputs, self.memories, carries_memory), length)
         if stream >= self._train_batch_size * self.args.world_size:  # not the first batch of this step
@@ -84,6 +84,7 @@ class MemoryTrainer(EfficientTrainer):
                 module.forwards -= 1  # random features live for so many steps, however many batches a step has
         tokens = (inputs["shift_labels"] != IGNORED).sum()
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        self.memories.pop(stream, None)
         if carries_memory:
             self.memories[stream] = outputs.memory
         if outputs.get("lm_loss") is not None:
@@ -104,12 +105,6 @@ class MemoryTrainer(EfficientTrainer):
         loss = outputs.loss.detach()
         self.evaluation.add(loss.item() * tokens.item(), tokens.item())
         return (loss, None, None) if prediction_loss_only else (loss, outputs.logits, labels)
-
-    def length_now(self, inputs: dict[str, Tensor]) -> int:
-        """Tokens that are read as one text in this step."""
-        if self.lengths is None:
-            return inputs["input_ids"].shape[1]
-        return self.lengths.at(self.state.global_step / self.state.max_steps)
 
     def with_memory(
         self, inputs: dict[str, Tensor], memories: dict[int, CompressiveMemory], carries_memory: bool

@@ -1,37 +1,25 @@
-"""Length as a schedule: what it says when, what it refuses, and how a block becomes shorter texts."""
+"""Length as a schedule: what it refuses, and how a block becomes shorter texts."""
 
 import pytest
 import torch
 
-from hf_efficient.training.length_schedule import LengthSchedule, cut_rows
+from hf_efficient.training import EfficientTrainingArguments
+from hf_efficient.training.length_schedule import check_lengths, cut_rows
 
 
-def test_lengths_hold_from_their_share_on():
-    schedule = LengthSchedule({0: 64, "0.5": 128, 0.8: 256})  # JSON's keys are text
-    assert [schedule.at(share) for share in (0, 0.49, 0.5, 0.79, 0.8, 1)] == [64, 64, 128, 128, 256, 256]
-    schedule.check(512)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [
-        ({}, "must begin with 0"),
-        ({0.1: 64}, "must begin with 0"),
-        ({0: 64, 0.8: 128, 0.5: 256}, "its shares rise"),
-        ({0: 64, 1: 128}, "stay below 1"),
-        ({0: 0}, "at least 1 token"),
-        ({"soon": 64}, "must map shares of the run to tokens"),
-        ({0: None}, "must map shares of the run to tokens"),
-    ],
-)
-def test_what_is_wrong_is_named(lengths, message):
-    with pytest.raises(ValueError, match=f"length_schedule=.*{message}"):
-        LengthSchedule(lengths)
+def test_lengths_are_whole_tokens():
+    found = EfficientTrainingArguments(output_dir="x", length_schedule={"0.5": 128, 0: 64})
+    assert found.length_schedule == {0.0: 64, 0.5: 128}
+    for length in (0, 6.5):
+        message = f"length_schedule: {length}, from 0 on, must be a whole number of tokens"
+        with pytest.raises(ValueError, match=message):
+            EfficientTrainingArguments(output_dir="x", length_schedule={0: length})
 
 
 def test_lengths_divide_blocks():
-    with pytest.raises(ValueError, match="48 tokens don't divide the data's segment_length=64"):
-        LengthSchedule({0: 48, 0.5: 64}).check(64)
+    check_lengths({0.0: 16.0, 0.5: 64.0}, 64)
+    with pytest.raises(ValueError, match="48 tokens don't divide segment_length=64"):
+        check_lengths({0.0: 48.0, 0.5: 64.0}, 64)
 
 
 def test_rows_are_cut_in_order():

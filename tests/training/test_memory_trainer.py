@@ -295,7 +295,7 @@ def test_bad_input(tmp_path):
         trainer.evaluate(TextStreams(text(), 8, 3))
     with pytest.raises(ValueError, match="got list"):
         make(tmp_path, train=[{}]).train()
-    with pytest.raises(ValueError, match="3 tokens don't divide the data's segment_length=8"):
+    with pytest.raises(ValueError, match="3 tokens don't divide segment_length=8"):
         make(tmp_path, length_schedule={0: 3, 0.5: 8}).train()
     with pytest.raises(ValueError, match=r"label_smoothing_factor=0\.1"):
         make(tmp_path, label_smoothing_factor=0.1)

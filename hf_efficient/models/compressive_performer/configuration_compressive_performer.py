@@ -90,6 +90,11 @@ class CompressivePerformerConfig(EfficientConfig):
     def head_dim(self) -> int:
         return self.attention_options.get("head_dim") or self.hidden_size // max(1, self.num_attention_heads)
 
+    @property
+    def qk_norm_eps(self) -> float | None:
+        """Of the norms of queries and keys; None where they have none."""
+        return self.layer_norm_eps if self.qk_norm else None
+
     def positive_fields(self):
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
         return (*sizes, "segment_length", "compression_rate", "rope_theta", "layer_norm_eps", "initializer_range")

@@ -68,8 +68,7 @@ class CompressivePerformerLayer(GradientCheckpointingLayer):
         options = {"causal": True, "projections": False, **config.options_of_layer(index)}
         attention = build_attention(config.attention, size, config.num_attention_heads, **options)
         compression = COMPRESSIONS[config.compression](size, lengths.rate) if lengths.compressed else None
-        qk_eps = eps if config.qk_norm else None
-        self.memory_attention = MemoryAttention(attention, lengths, compression, positions, qk_eps)
+        self.memory_attention = MemoryAttention(attention, lengths, compression, positions, config.qk_norm_eps)
         self.layernorm_before, self.layernorm_after = (NORMS[config.norm](size, eps=eps) for _ in range(2))
         self.mlp = CompressivePerformerMLP(config)
         for output in (self.memory_attention.o_proj, self.mlp.fc2):
