@@ -73,7 +73,6 @@ class ImageSet:
 class ImageSplits(NamedTuple):
     train: ImageSet
     evaluation: ImageSet
-    test: ImageSet | None = None  # to be looked at once, if evaluation chooses something
 
 
 def load_images(
@@ -94,8 +93,8 @@ def load_images(
     Args:
         limit: at most so many images of each split, balanced over the classes.
         evaluation_limit: of the evaluation split, if it is to be another.
-        validation: so many training images, balanced over the classes, are held out for evaluation, and the
-            evaluation split is a test that chooses nothing.
+        validation: so many training images, balanced over the classes, take the place of the evaluation split, which
+            then is a test that chooses nothing.
         skip_corrupt: leave out what can't be read (`ImageSet.skipped` says what, and why) rather than raise.
         boxes: with the object's box in each image.
         image_size: height and width of images that are larger, or of different sizes.
@@ -116,7 +115,7 @@ def load_images(
         return ImageSplits(train, evaluation)
     if validation >= len(train):
         raise ValueError(f"validation={validation} would leave nothing of {len(train)} training images.")
-    return ImageSplits(*part_off(train, validation), evaluation)
+    return ImageSplits(*part_off(train, validation))
 
 
 def hold_out(images: ImageSet) -> ImageSplits:

@@ -418,3 +418,14 @@ def test_tiny_imagenet(tmp_path, monkeypatch):
         evaluation.class_names[evaluation.labels[0]] == "n03444034"
     )  # val_annotations.txt: val_0 n03444034 0 32 44 62
     assert evaluation.boxes[0].tolist() == [22.5 / 64, 47.5 / 64, 45 / 64, 31 / 64]
+
+
+def test_a_part_of_the_training_images_may_choose():
+    whole = load_images("digits", limit=200)
+    train, validation = load_images("digits", limit=200, validation=40)
+    assert (len(train), len(validation)) == (160, 40) and len(whole.train) == 200
+    assert validation.labels.bincount().tolist() == [4] * 10  # of every class the same
+    both = torch.cat([train.pixels, validation.pixels]).flatten(1).unique(dim=0)
+    assert torch.equal(both, whole.train.pixels.flatten(1).unique(dim=0))
+    with pytest.raises(ValueError, match="validation=200 would leave nothing of 200"):
+        load_images("digits", limit=200, validation=200)

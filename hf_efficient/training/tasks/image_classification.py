@@ -7,6 +7,8 @@ Killed at any moment and started again by the same command, it goes on from its 
 had happened. Its output_dir is a model that pipeline("image-classification") takes.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from transformers import AutoModelForImageClassification
@@ -16,7 +18,7 @@ from hf_efficient import image_processor_for
 from ...data.augmentation import Augmentation
 from ...data.collators import take_batch
 from ...data.image_batches import ImageBatches
-from ...data.image_sets import ImageSet, load_images
+from ...data.image_sets import ImageSet, ImageSplits, load_images
 from ..build_model import build_model
 from ..launch import train_and_report
 from ..losses import soft_label_loss
@@ -61,11 +63,16 @@ def build_trainer(run: Run) -> EfficientTrainer:
         data_collator=take_batch,
         train_dataset=ImageBatches(images.train, **looks, augmentation=augmentation, seed=run.training.seed),
         eval_dataset=ImageBatches(images.evaluation, **looks),
-        test_dataset=None if images.test is None else ImageBatches(images.test, **looks),
+        test_dataset=ImageBatches(test, **looks) if (test := test_images(load_images, run.dataset)) else None,
         processing_class=image_processor_for(model.config, image_mean=mean, image_std=std),
         compute_loss_func=soft_label_loss(model) if augmentation.softens_labels else None,
         compute_metrics=score,
     )
+
+
+def test_images(load: Callable[..., ImageSplits], dataset: dict) -> ImageSet | None:
+    """What is left for a test, if evaluation is on a part of the training images."""
+    return load(**{**dataset, "validation": None}).evaluation if dataset.get("validation") else None
 
 
 def pixel_statistics(images: ImageSet) -> tuple[list[float], list[float]]:

@@ -82,10 +82,10 @@ def masked_trainer(run: Run, images: ImageSplits, augmentation: Augmentation) ->
 
 def contrastive_trainer(run: Run, images: ImageSplits, augmentation: Augmentation) -> ContrastiveTrainer:
     args = run.training
-    smallest = min(int(part.labels.bincount()[part.labels.unique()].min()) for part in images[:2])
+    smallest = min(int(part.labels.bincount()[part.labels.unique()].min()) for part in images)
     if args.images_per_class > smallest:
         raise RunError(f"training.images_per_class={args.images_per_class}, but a class has only {smallest} images.")
-    classes = min(len(part.labels.unique()) for part in images[:2])
+    classes = min(len(part.labels.unique()) for part in images)
     if args.classes_per_batch > classes:
         raise RunError(
             f"training.per_device_train_batch_size={args.per_device_train_batch_size} holds {args.classes_per_batch} "

@@ -19,7 +19,7 @@ from ..build_model import build_model
 from ..detection_trainer import DetectionTrainer
 from ..launch import train_and_report
 from ..run import Run, load_run
-from .image_classification import pixel_statistics
+from .image_classification import pixel_statistics, test_images
 
 
 def load_objects(
@@ -92,6 +92,6 @@ def build_trainer(run: Run) -> DetectionTrainer:
         data_collator=take_batch,
         train_dataset=ImageBatches(images.train, **looks, augmentation=augmentation, seed=run.training.seed),
         eval_dataset=ImageBatches(images.evaluation, **looks),
-        test_dataset=None if images.test is None else ImageBatches(images.test, **looks),
+        test_dataset=ImageBatches(test, **looks) if (test := test_images(load_objects, run.dataset)) else None,
         processing_class=image_processor_for(model.config, "object-detection", image_mean=mean, image_std=std),
     )
