@@ -10,9 +10,14 @@ from transformers.training_args import OptimizerNames
 
 from .budget import Budget
 from .optimizers import MUON
-from .step_functions import PIXELS, PROBABILITIES, SHARES, read_step_function
+from .step_functions import PIXELS, PROBABILITIES, SHARES, TOKENS, read_step_function
 
-STEP_FUNCTIONS = {"patch_schedule": SHARES, "patch_probability": PROBABILITIES, "image_size_schedule": PIXELS}
+STEP_FUNCTIONS = {
+    "patch_schedule": SHARES,
+    "patch_probability": PROBABILITIES,
+    "image_size_schedule": PIXELS,
+    "length_schedule": TOKENS,
+}
 LOWER_IS_BETTER = ("loss", "perplexity", "nats_per_token", "bits_per_token", "bits_per_character", "bits_per_byte")
 
 
@@ -42,6 +47,8 @@ class EfficientTrainingArguments(TrainingArguments):
         patch_probability: progress -> probability that a batch is reduced at all; by default 1 with patch_schedule,
             else prob of the model
         image_size_schedule: progress -> height and width that images are made for training; null = those of the data
+        length_schedule: for language models, progress -> tokens that are read as one text, as {0: 64, 0.5: 128};
+            memory is used where they are a whole segment of the data; null = always
         verbose: print every log, not only evaluations and epochs
         disable_tqdm: plain lines instead of a progress bar; by default where there is no terminal
     """
@@ -71,6 +78,7 @@ class EfficientTrainingArguments(TrainingArguments):
     patch_schedule: dict | None = field(default=None)
     patch_probability: dict | None = field(default=None)
     image_size_schedule: dict | None = field(default=None)
+    length_schedule: dict | None = field(default=None)
     verbose: bool = field(default=False)
 
     def __post_init__(self):

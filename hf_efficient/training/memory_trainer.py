@@ -3,7 +3,8 @@
 Data are `TextStreams` or `RandomCrops`: each batch holds the next segment of some streams. Memory is kept for each of
 them by the number of its first stream, so that it finds its rows again under gradient accumulation, on any number of
 processes and after a resume. The optimizer steps after every segment; no gradient flows from one to the one before.
-Models without memory (GPT-2, Llama) are trained on the same data without it.
+Models without memory (GPT-2, Llama) are trained on the same data without it, and so are all models as long as
+`length_schedule` says less than a segment.
 """
 
 import inspect
@@ -19,7 +20,9 @@ from torch.utils.data import Sampler, SequentialSampler
 from ..data.collators import take_batch
 from ..data.text_streams import IGNORED, Segments
 from ..models.compressive_performer.cache import CompressiveMemory
+from .length_schedule import check_lengths, cut_rows
 from .metrics.language_model import LanguageModelScores
+from .step_functions import value_at
 from .trainer import EfficientTrainer
 
 
@@ -58,6 +61,7 @@ class MemoryTrainer(EfficientTrainer):
         dataset = self.train_dataset if train_dataset is None else train_dataset
         args = self.args
         check_streams(dataset, self._train_batch_size, args.world_size, args.gradient_accumulation_steps)
+        check_lengths(args.length_schedule or {}, dataset.segment_length)
         return SequentialSampler(dataset)
 
     def _get_eval_sampler(self, eval_dataset: Segments) -> Sampler:
@@ -69,14 +73,19 @@ class MemoryTrainer(EfficientTrainer):
     # ---- steps ----
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        stream = inputs["stream"]
-        inputs = self.with_memory(inputs, self.memories)
+        stream, schedule, block = inputs["stream"], self.args.length_schedule, inputs["input_ids"].shape[1]
+        length = int(value_at(schedule, self.state)) if schedule else block
+        carries_memory = self.carries_memory and length == block
+        if carries_memory and schedule and stream not in self.memories:
+            inputs = {**inputs, "reset": torch.ones_like(inputs["reset"])}  # from now on there is memory
+        inputs = cut_rows(self.with_memory(inputs, self.memories, carries_memory), length)
         if stream >= self._train_batch_size * self.args.world_size:  # not the first batch of this step
             for module in self.redrawing:
                 module.forwards -= 1  # random features live for so many steps, however many batches a step has
         tokens = (inputs["shift_labels"] != IGNORED).sum()
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        if self.carries_memory:
+        self.memories.pop(stream, None)
+        if carries_memory:
             self.memories[stream] = outputs.memory
         if outputs.get("lm_loss") is not None:
             items = tokens if num_items_in_batch is None else num_items_in_batch
@@ -88,7 +97,7 @@ class MemoryTrainer(EfficientTrainer):
         inputs = self._prepare_inputs(inputs)
         stream, labels = inputs["stream"], inputs["shift_labels"]
         tokens = (labels != IGNORED).sum()
-        inputs = self.with_memory(inputs, self.evaluation.memories)
+        inputs = self.with_memory(inputs, self.evaluation.memories, self.carries_memory)
         with torch.no_grad(), self.compute_loss_context_manager():
             outputs = model(**inputs, num_items_in_batch=tokens.clamp(min=1))
         if self.carries_memory:
@@ -97,11 +106,13 @@ class MemoryTrainer(EfficientTrainer):
         self.evaluation.add(loss.item() * tokens.item(), tokens.item())
         return (loss, None, None) if prediction_loss_only else (loss, outputs.logits, labels)
 
-    def with_memory(self, inputs: dict[str, Tensor], memories: dict[int, CompressiveMemory]) -> dict:
+    def with_memory(
+        self, inputs: dict[str, Tensor], memories: dict[int, CompressiveMemory], carries_memory: bool
+    ) -> dict:
         """What the model is called with; `inputs` stay as they are."""
         inputs = {**inputs, "use_cache": False}
         stream, reset = inputs.pop("stream"), inputs.pop("reset")
-        if self.carries_memory and not reset.all():
+        if carries_memory and not reset.all():
             if stream not in memories:
                 raise ValueError(f"the streams from {stream} on continue a text, but their memory is missing.")
             inputs["memory"] = memories[stream]

@@ -21,6 +21,7 @@ class Values(NamedTuple):
 SHARES = Values("lie in (0, 1]", lambda value: 0 < value <= 1)
 PROBABILITIES = Values("lie in [0, 1]", lambda value: 0 <= value <= 1)
 PIXELS = Values("be a whole number of pixels", lambda value: value >= 1 and value == math.floor(value))
+TOKENS = Values("be a whole number of tokens", PIXELS.allows)
 
 
 def read_step_function(field: str, given: Mapping, values: Values) -> StepFunction:

@@ -91,6 +91,49 @@ def test_accumulation_equals_a_larger_batch(tmp_path):
     assert whole.model.model.layers[0].memory_attention.attention.forwards == 12
 
 
+SHORT_FIRST = {"length_schedule": {0: 2, 0.25: 4, 0.5: 8}}
+
+
+def calls_while_training(trainer):
+    """Trains, and returns input_ids and memory of every call of the model."""
+    calls, forward = [], trainer.model.forward
+
+    def spy(**inputs):
+        calls.append((inputs["input_ids"], inputs.get("memory")))
+        return forward(**inputs)
+
+    trainer.model.forward = spy
+    trainer.train()
+    return calls
+
+
+def test_short_texts_first_then_memory(tmp_path):
+    """12 steps: 3 of texts of 2 tokens, 3 of 4, 6 of whole segments, from the second on with memory."""
+    calls = calls_while_training(make(tmp_path / "a", **SHORT_FIRST))
+    assert [tuple(ids.shape) for ids, _ in calls] == [(16, 2)] * 3 + [(8, 4)] * 3 + [(4, 8)] * 6
+    assert [memory and memory.layers[0].seen[0] for _, memory in calls] == [None] * 7 + [8, 16, 24, 32, 40]
+    usual = calls_while_training(make(tmp_path / "b"))  # reads the same in the same order
+    assert all(torch.equal(ids.reshape(4, 8), others) for (ids, _), (others, _) in zip(calls, usual, strict=True))
+
+
+def test_short_texts_are_texts_of_their_own(tmp_path):
+    trainer = make(tmp_path, max_steps=1, length_schedule={0: 4})
+    trainer.train()
+    tokens = torch.from_numpy(text().tokens.astype(np.int64))[:512].view(4, 128)
+    rows, labels = tokens[:, :8].reshape(8, 4), tokens[:, 1:9].reshape(8, 4)
+    with torch.no_grad():
+        expected = make_model().train()(rows, shift_labels=labels.contiguous(), use_cache=False).loss.item()
+    assert losses(trainer) == pytest.approx([expected], abs=1e-5) and not trainer.memories
+
+
+def test_documents_of_a_few_tokens_and_short_texts(tmp_path):
+    """Some of the shorter rows are nothing but padding."""
+    documents = text()._replace(documents=np.array([0, 20, 300]))
+    trainer = make(tmp_path, train=TextStreams(documents, 8, 4), max_steps=16, **SHORT_FIRST)
+    trainer.train()
+    assert all(math.isfinite(loss) for loss in losses(trainer))
+
+
 def run_here(folder, **options):
     language_runs.main(str(folder), json.dumps(options))
 
@@ -151,14 +194,18 @@ def trained(folder, *callbacks, **options):
     }
 
 
-@pytest.mark.parametrize("order", ["contiguous", "random"])
-def test_resume_is_bit_identical(tmp_path, order):
+@pytest.mark.parametrize(
+    "options",
+    [{"order": "contiguous"}, {"order": "random"}, SHORT_FIRST],
+    ids=["contiguous", "random", "short texts first"],
+)
+def test_resume_is_bit_identical(tmp_path, options):
     """Within the first epoch, where the next one begins, and within that; the redraw counter is among the weights."""
-    expected = trained(tmp_path / "whole", order=order)
+    expected = trained(tmp_path / "whole", **options)
     for step in (7, 16, 21):
         with pytest.raises(Killed):
-            trained(tmp_path / "killed", KillAt(step), order=order)
-    assert_same(trained(tmp_path / "killed", order=order), expected)
+            trained(tmp_path / "killed", KillAt(step), **options)
+    assert_same(trained(tmp_path / "killed", **options), expected)
     assert list(expected["memory"]) == [0, 2]
 
 
@@ -248,5 +295,7 @@ def test_bad_input(tmp_path):
         trainer.evaluate(TextStreams(text(), 8, 3))
     with pytest.raises(ValueError, match="got list"):
         make(tmp_path, train=[{}]).train()
+    with pytest.raises(ValueError, match="3 tokens don't divide segment_length=8"):
+        make(tmp_path, length_schedule={0: 3, 0.5: 8}).train()
     with pytest.raises(ValueError, match=r"label_smoothing_factor=0\.1"):
         make(tmp_path, label_smoothing_factor=0.1)

@@ -110,6 +110,15 @@ def test_hidden_matrices_are_those_of_the_blocks(model, matrices, cuts):
         assert weight.shape[dim] == sum(sizes)
 
 
+def test_queries_keys_and_values_of_unequal_sizes_are_taken_apart():
+    """A mixture of keys has several per head; in LSH attention keys are queries."""
+    mixture = {"attention": "gaussian_mixture", "attention_options": {"keys": "multi"}}
+    for fields, expected in ((mixture, [16, 32, 16]), ({"attention": "lsh"}, [16, 16])):
+        model = CompressivePerformerForCausalLM(CompressivePerformerConfig(**SMALL, vocab_size=20, **fields))
+        _, dim, sizes = hidden_matrices(model)["model.layers.0.memory_attention.qkv_proj.weight"]
+        assert (dim, sizes) == (1, expected)
+
+
 def test_a_frozen_matrix_and_one_without_gradient_stay():
     model = with_gradients(Model())
     model.blocks[0].fc.weight.requires_grad_(False)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...attention.base import Attention
+from ...layers.norms import head_norm
 from ...layers.rotary import RotaryTable, rotate
 from .compression import Compression
 from .fast.projected_memory import known_projections, projections_after, projections_to_keep
@@ -24,27 +25,37 @@ class MemoryAttention(nn.Module):
         lengths: of segment and memories.
         compression: f_c; None where there is no compressed memory.
         positions: the rotations of [compressed; recent; segment].
+        qk_norm_eps: of the norms of queries and keys; None where they have none.
 
     q, k and v are one matrix. Its output are vectors of D channels: H for q, H for k (several per head in a mixture of
     keys, none where keys are queries), H for v.
     """
 
     def __init__(
-        self, attention: Attention, lengths: MemoryLengths, compression: Compression | None, positions: RotaryTable
+        self,
+        attention: Attention,
+        lengths: MemoryLengths,
+        compression: Compression | None,
+        positions: RotaryTable,
+        qk_norm_eps: float | None = None,
     ):
         super().__init__()
         self.attention, self.lengths, self.compression, self.positions = attention, lengths, compression, positions
         self.num_heads, self.width = attention.num_heads, attention.num_heads * attention.head_dim
         self.key_vectors = self.num_heads * attention.key_dim // attention.head_dim
-        self.qkv_proj = Projection((2 * self.num_heads + self.key_vectors) * attention.head_dim, attention.hidden_size)
+        sizes = [size for size in (self.width, self.key_vectors * attention.head_dim, self.width) if size]
+        self.qkv_proj = Projection(sum(sizes), attention.hidden_size)
+        self.qkv_proj.output_sizes = sizes  # each of which is a matrix of its own for Muon
         self.o_proj = Projection(attention.hidden_size, self.width)
+        self.q_norm = head_norm(attention.head_dim, qk_norm_eps)
+        self.k_norm = head_norm(attention.head_dim, qk_norm_eps if self.key_vectors else None)
 
     def forward(
         self, hidden_states: Tensor, memory: Memory, schedule: Schedule
     ) -> tuple[Tensor, Memory, Tensor | None]:
         """hidden_states (B, N, d) -> (B, N, d), the memory after them, and the compression's loss in training."""
         self.attention.before_forward()
-        version = weights_version(self.qkv_proj)
+        version = weights_version(self.qkv_proj, self.q_norm, self.k_norm)
         if self.training or memory.made_by != version:  # keys and values are to be made with the present weights
             memory = memory.slots_only()
         projected = self.qkv_proj(hidden_states)  # (B, N, all vectors)
@@ -68,10 +79,9 @@ class MemoryAttention(nn.Module):
     def split_heads(self, projected: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, N, all vectors) -> q and k turned by their positions, and v: (B, H, N, D)"""
         vectors = projected.unflatten(-1, (-1, self.attention.head_dim))
-        qk, v = vectors.split([self.num_heads + self.key_vectors, self.num_heads], 2)
-        q = k = rotate(qk, rotation)
-        if self.key_vectors:
-            q, k = q.split([self.num_heads, self.key_vectors], 2)
+        q, k, v = vectors.split([self.num_heads, self.key_vectors, self.num_heads], 2)
+        q = rotate(self.q_norm(q), rotation)
+        k = rotate(self.k_norm(k), rotation) if self.key_vectors else q
         return q.transpose(1, 2), self.keys_per_head(k), v.transpose(1, 2)
 
     def keys_per_head(self, k: Tensor) -> Tensor:
@@ -90,6 +100,7 @@ class MemoryAttention(nn.Module):
         """(B, n, vectors of k and v) -> k, turned if they have positions, and v: (B, H, n, D)"""
         vectors = projected.unflatten(-1, (-1, self.attention.head_dim))
         k, v = vectors.split([vectors.shape[2] - self.num_heads, self.num_heads], 2)
+        k = self.k_norm(k) if self.key_vectors else self.q_norm(k)
         return self.keys_per_head(k if rotation is None else rotate(k, rotation)), v.transpose(1, 2)
 
     def rotations(self, hidden_states: Tensor, schedule: Schedule) -> Tensor:
@@ -146,8 +157,8 @@ class MemoryAttention(nn.Module):
             if index is None and schedule.aligned:
                 after = after._replace(projected=projections_after(before, own, new, self))
             if new is not None and self.training:
-                q = own[..., : self.width].unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-                loss = self.compression.auxiliary_loss(q, old, new, self)
+                q = self.q_norm(own[..., : self.width].unflatten(-1, (self.num_heads, -1)))
+                loss = self.compression.auxiliary_loss(q.transpose(1, 2), old, new, self)
                 losses += [] if loss is None else [(loss, len(rows))]
             memory = memory.with_rows(index, after)
         if 0 < len(full) < len(piece.seen) and self.attention.supports_recurrent:
@@ -176,9 +187,8 @@ class MemoryAttention(nn.Module):
 
     def kept(self, memory: Memory, version: tuple) -> Memory:
         """What outlives a call: no gradients, and in training, after which the weights are others, slots alone."""
-        if self.training or memory.state is None:
-            return memory._replace(state=None, made_by=version)
-        return memory._replace(state={name: x.detach() for name, x in memory.state.items()}, made_by=version)
+        state = None if self.training else memory.state
+        return memory._replace(state=state and {name: x.detach() for name, x in state.items()}, made_by=version)
 
     def mean_loss(self, losses: list[tuple[Tensor, int]]) -> Tensor | None:
         """Over rows. Where nothing was compressed it is 0, of every parameter: distributed training waits for all."""

@@ -3,6 +3,7 @@
 from transformers.activations import ACT2FN
 
 from ...attention import attention_options, get_attention
+from ...layers.norms import NORMS
 from ..configuration import EfficientConfig, strict_config
 
 COMPRESSIONS = ("conv", "autoencoder", "mean", "max")
@@ -24,6 +25,11 @@ class CompressivePerformerConfig(EfficientConfig):
         compression: "conv" and "autoencoder" are learned, by an auxiliary loss; "mean" and "max" have no parameters.
         auxiliary_loss_weight: of that loss beside the language model's.
         intermediate_size: of the feed-forward layers, by default 4 x hidden_size.
+        norm: "layer" (mean and variance) or "rms" (Zhang and Sennrich 2019: the root mean square, no bias).
+        qk_norm: queries and keys are divided by their root mean square, before their positions, and have a learned
+            gain per channel (Henry et al. 2020). That bounds the norms that FAVOR+'s variance grows with.
+        zero_init_outputs: the last matrix of every residual branch, and an untied head, start at zero: the model
+            starts as the identity, and every token as likely as any.
         rope_theta: base of the rotary positions.
 
     Example:
@@ -42,6 +48,9 @@ class CompressivePerformerConfig(EfficientConfig):
     num_attention_heads: int = 8
     intermediate_size: int | None = None
     hidden_act: str = "gelu"
+    norm: str = "layer"
+    qk_norm: bool = False
+    zero_init_outputs: bool = False
     segment_length: int = 768
     memory_length: int = 768
     compressed_memory_length: int = 1152
@@ -81,6 +90,11 @@ class CompressivePerformerConfig(EfficientConfig):
     def head_dim(self) -> int:
         return self.attention_options.get("head_dim") or self.hidden_size // max(1, self.num_attention_heads)
 
+    @property
+    def qk_norm_eps(self) -> float | None:
+        """Of the norms of queries and keys; None where they have none."""
+        return self.layer_norm_eps if self.qk_norm else None
+
     def positive_fields(self):
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
         return (*sizes, "segment_length", "compression_rate", "rope_theta", "layer_norm_eps", "initializer_range")
@@ -102,6 +116,8 @@ class CompressivePerformerConfig(EfficientConfig):
             raise ValueError(f"heads of {self.head_dim} channels: rotary positions need an even number.")
         if self.hidden_act not in ACT2FN:
             raise ValueError(f"hidden_act={self.hidden_act!r} is unknown; known: {', '.join(sorted(ACT2FN))}.")
+        if self.norm not in NORMS:
+            raise ValueError(f"norm={self.norm!r} must be one of {', '.join(map(repr, NORMS))}.")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r} must lie in [0, 1).")

@@ -32,6 +32,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from ...attention import build_attention
 from ...layers.block import mean_of
+from ...layers.norms import NORMS
 from ...layers.rotary import RotaryTable
 from ..base import EfficientPreTrainedModel
 from .attention import MemoryAttention
@@ -41,7 +42,7 @@ from .configuration_compressive_performer import CompressivePerformerConfig
 from .fast.decoding import decode, forget
 from .fast.projection import NarrowProjection, Projection
 from .fast.reading import can_read, read
-from .inputs import MEMORY_FIELDS, check_memory, check_rows, real_tokens
+from .inputs import MEMORY_FIELDS, check_memory, check_rows, check_tokens, real_tokens, unknown_token
 from .memory import Memory, MemoryLengths
 from .outputs import CompressivePerformerLMOutput, CompressivePerformerOutput
 from .schedule import Schedule
@@ -63,15 +64,15 @@ class CompressivePerformerLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: CompressivePerformerConfig, index: int, lengths: MemoryLengths, positions: RotaryTable):
         super().__init__()
+        size, eps = config.hidden_size, config.layer_norm_eps
         options = {"causal": True, "projections": False, **config.options_of_layer(index)}
-        attention = build_attention(config.attention, config.hidden_size, config.num_attention_heads, **options)
-        compression = None
-        if lengths.compressed:
-            compression = COMPRESSIONS[config.compression](config.hidden_size, lengths.rate)
-        self.memory_attention = MemoryAttention(attention, lengths, compression, positions)
-        self.layernorm_before = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.layernorm_after = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        attention = build_attention(config.attention, size, config.num_attention_heads, **options)
+        compression = COMPRESSIONS[config.compression](size, lengths.rate) if lengths.compressed else None
+        self.memory_attention = MemoryAttention(attention, lengths, compression, positions, config.qk_norm_eps)
+        self.layernorm_before, self.layernorm_after = (NORMS[config.norm](size, eps=eps) for _ in range(2))
         self.mlp = CompressivePerformerMLP(config)
+        for output in (self.memory_attention.o_proj, self.mlp.fc2):
+            output.starts_at_zero = config.zero_init_outputs
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(
@@ -99,6 +100,8 @@ class CompressivePerformerPreTrainedModel(EfficientPreTrainedModel):
             init.zeros_(module.bias)
         else:
             super()._init_weights(module)
+        if getattr(module, "starts_at_zero", False):
+            init.zeros_(module.weight)
 
 
 class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
@@ -115,7 +118,7 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
         self.layers = nn.ModuleList(
             CompressivePerformerLayer(config, i, self.lengths, positions) for i in range(config.num_hidden_layers)
         )
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.norm = NORMS[config.norm](config.hidden_size, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         self.made_for = {name: getattr(config, name) for name in MEMORY_FIELDS}  # every memory of it
         self.post_init()
@@ -197,21 +200,12 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
 
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """(B, N, d)"""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give either input_ids or inputs_embeds.")
+        check_tokens(input_ids, inputs_embeds)
         if inputs_embeds is None:
-            if input_ids.dim() != 2:
-                raise ValueError(f"input_ids must be (batch, tokens), got {tuple(input_ids.shape)}.")
             try:
                 inputs_embeds = self.embed_tokens(input_ids)
             except IndexError:
-                wrong = input_ids[(input_ids < 0) | (input_ids >= self.config.vocab_size)]
-                raise ValueError(
-                    f"input_ids holds {wrong[0].item()}, but the tokens are 0 to {self.config.vocab_size - 1} "
-                    f"(vocab_size={self.config.vocab_size})."
-                ) from None
-        if not inputs_embeds.shape[0] or not inputs_embeds.shape[1]:
-            raise ValueError(f"input_ids of {tuple(inputs_embeds.shape[:2])} is empty: at least one token is needed.")
+                raise unknown_token(input_ids, self.config.vocab_size) from None
         return self.dropout(inputs_embeds)
 
     def cache_for(self, past_key_values: Cache | None, memory: Cache | None, hidden_states: Tensor) -> Cache:
@@ -235,6 +229,7 @@ class CompressivePerformerForCausalLM(CompressivePerformerPreTrainedModel, Gener
         self.vocab_size = config.vocab_size
         self.model = CompressivePerformerModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head.starts_at_zero = config.zero_init_outputs and not config.tie_word_embeddings
         self.post_init()
 
     @can_return_tuple

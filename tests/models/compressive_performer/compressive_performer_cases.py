@@ -46,8 +46,24 @@ MECHANISMS = {
     "local, narrow": {"attention": "local", "attention_options": {"window": 5}},
     "performer with a running maximum": {"attention_options": {"epsilon": 0.0}},
 }
+# What makes small models learn fast. `make` moves every parameter, also those that start at zero.
+RECIPE = {
+    "norm": "rms",
+    "hidden_act": "relu2",
+    "qk_norm": True,
+    "zero_init_outputs": True,
+    "tie_word_embeddings": False,
+}
+RECIPES = {
+    "recipe": RECIPE,
+    "recipe, softmax": {**RECIPE, "attention": "softmax"},
+    "recipe, no memory": {**RECIPE, **NO_MEMORY},
+    "recipe, keys are queries": {**RECIPE, "attention": "lsh"},
+    "recipe, several keys": {**RECIPE, **MECHANISMS["gaussian_mixture, several keys"]},
+}
 # All of them once: performer and softmax with memory are among the arms.
-EVERY = {**ARMS, **SHAPES, **{name: MECHANISMS[name] for name in MECHANISMS if name not in ("performer", "softmax")}}
+OTHERS = {name: fields for name, fields in MECHANISMS.items() if name not in ("performer", "softmax")}
+EVERY = {**ARMS, **SHAPES, **OTHERS, **RECIPES}
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 

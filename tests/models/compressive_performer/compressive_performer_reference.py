@@ -18,6 +18,13 @@ def turn(x, position, theta):
     return turned
 
 
+def scaled(norm, x):
+    """x (..., D) divided by its root mean square, times the gain, where a norm has one."""
+    if not hasattr(norm, "weight"):
+        return x
+    return x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight.detach()
+
+
 class Reference:
     """Computes what a model computes, with the model's weights.
 
@@ -48,11 +55,15 @@ class Reference:
         return self.head(self.model.norm(hidden))
 
     def project(self, module, x):
-        """(n, d) -> q, k, v (1, H, n, ·)"""
+        """(n, d) -> q, k, v (1, H, n, ·); q and k are normed if the model says so"""
         mechanism = module.attention
         projected = x @ module.qkv_proj.weight + module.qkv_proj.bias
         keys = module.key_vectors * mechanism.head_dim
         q, k, v = projected.split([module.width, keys, module.width], -1)
+        q, k = (
+            scaled(norm, x.unflatten(-1, (-1, mechanism.head_dim))).flatten(-2)
+            for norm, x in ((module.q_norm, q), (module.k_norm, k))
+        )
         if not keys:  # they are its queries
             k = q
         return tuple(y.unflatten(-1, (mechanism.num_heads, -1)).transpose(0, 1).unsqueeze(0) for y in (q, k, v))
@@ -116,6 +127,7 @@ class Reference:
         weight, bias = module.qkv_proj.weight.detach(), module.qkv_proj.bias.detach()
         projected = slots @ weight[:, module.width :] + bias[module.width :]
         k, v = (x.unflatten(-1, (-1, q.shape[-1])).transpose(0, 1) for x in projected.split(module.width, -1))
+        k = scaled(module.k_norm, k)
         if self.config.attention == "softmax":
             scores = torch.exp(q @ k.mT / q.shape[-1] ** 0.5)
         else:

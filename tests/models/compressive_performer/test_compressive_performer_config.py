@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 import yaml
-from compressive_performer_cases import ARMS, CONFIGS, MECHANISMS, TINY, make, text
+from compressive_performer_cases import ARMS, CONFIGS, MECHANISMS, RECIPE, TINY, make, text
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
@@ -27,6 +27,7 @@ WRONG = {
     "rope_theta=0 must be positive": {"rope_theta": 0},
     r"hidden_dropout_prob=1.0 must lie in \[0, 1\)": {"hidden_dropout_prob": 1.0},
     "hidden_act='nope' is unknown": {"hidden_act": "nope"},
+    "norm='batch' must be one of 'layer', 'rms'": {"norm": "batch"},
     "unknown key 'segment_size'; did you mean 'segment_length'": {"segment_size": 8},
     "attention='nope' is unknown": {"attention": "nope"},
     "attention='linformer' is not causal. Mechanisms that fit: cosformer": {"attention": "linformer"},
@@ -132,6 +133,31 @@ def test_saved_and_reloaded_it_is_the_same_to_the_bit(fields, tmp_path):
         base = AutoModel.from_pretrained(tmp_path)
         assert type(base) is CompressivePerformerModel
         assert torch.equal(base(ids).last_hidden_state, model.model(ids).last_hidden_state)
+
+
+def test_the_recipe_is_off_by_default_and_survives_saving(tmp_path):
+    assert not any(name.endswith("_norm.weight") for name in make().state_dict())
+    model, ids = make(torch.float32, **RECIPE), text(2, 30)
+    names = set(model.state_dict())
+    assert {f"model.layers.0.memory_attention.{name}_norm.weight" for name in "qk"} <= names
+    assert not any("norm" in name and name.endswith("bias") for name in names)
+    model.save_pretrained(tmp_path)  # nothing starts at zero again when it is loaded
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_outputs_that_start_at_zero(tied):
+    config = CompressivePerformerConfig(**TINY, zero_init_outputs=True, tie_word_embeddings=tied)
+    model, ids = CompressivePerformerForCausalLM(config), text(2, 30)
+    zero = {name for name, x in model.named_parameters() if name.endswith("weight") and not x.any()}
+    outputs = {f"model.layers.{i}.{name}.weight" for i in range(2) for name in ("memory_attention.o_proj", "mlp.fc2")}
+    assert zero == (outputs if tied else {*outputs, "lm_head.weight"})
+    with torch.no_grad():
+        embedded = model.model.norm(model.model.embed_tokens(ids))
+        assert torch.equal(model.model(ids).last_hidden_state, embedded)
+        assert bool(model(ids).logits.any()) == tied
 
 
 def test_checkpoints_with_fc2_stored_the_other_way_round_still_load(tmp_path):

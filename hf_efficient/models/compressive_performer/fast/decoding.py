@@ -6,6 +6,7 @@ for layers that are as they were built, without adapters or hooks, not offloaded
 through their modules. A token is 1.8 times as fast.
 """
 
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,27 +31,38 @@ class LayerStep:
     def __init__(self, layer: nn.Module):
         memory_attention, mlp = layer.memory_attention, layer.mlp
         attention = memory_attention.attention
-        self.qkv_proj = memory_attention.qkv_proj
-        self.norms = [
-            (norm.normalized_shape, norm.weight.detach(), norm.bias.detach(), norm.eps)
-            for norm in (layer.layernorm_before, layer.layernorm_after)
-        ]
+        self.key_makers = memory_attention.qkv_proj, memory_attention.q_norm, memory_attention.k_norm
+        self.norm_before, self.norm_after = norm_at_hand(layer.layernorm_before), norm_at_hand(layer.layernorm_after)
+        self.qk_norms = None
+        if isinstance(memory_attention.q_norm, nn.RMSNorm):
+            self.qk_norms = norm_at_hand(memory_attention.q_norm), norm_at_hand(memory_attention.k_norm)
         self.project, self.project_back = memory_attention.qkv_proj.at_hand(), memory_attention.o_proj.at_hand()
         self.widen, self.activate, self.narrow = mlp.fc1.at_hand(), mlp.activation_fn.forward, mlp.fc2.at_hand()
         self.attend, self.vectors = attention.step, (3, attention.num_heads, 1, attention.head_dim)
 
     def __call__(self, hidden_states: Tensor, memory: Memory, place: int, rotation: Tensor) -> Tensor:
         """(B, d), at a place in the open segment -> (B, d); the memory is updated in place."""
-        normed = torch.layer_norm(hidden_states, *self.norms[0])
+        normed = self.norm_before(hidden_states)
         vectors = self.project(normed).view(-1, *self.vectors)
-        q, k = rotate(vectors[:, :2], rotation).unbind(1)
+        qk = vectors[:, :2]
+        if self.qk_norms is not None:
+            qk = torch.stack([norm(x) for norm, x in zip(self.qk_norms, qk.unbind(1), strict=True)], 1)
+        q, k = rotate(qk, rotation).unbind(1)
         attended, state = self.attend(q, k, vectors[:, 2], memory.state)
         if state is not memory.state:
             memory.state.update(state)
         memory.segment.select(1, place).copy_(normed)
         hidden_states = hidden_states + self.project_back(attended.reshape(normed.shape))
-        normed = torch.layer_norm(hidden_states, *self.norms[1])
-        return hidden_states + self.narrow(self.activate(self.widen(normed)))
+        return hidden_states + self.narrow(self.activate(self.widen(self.norm_after(hidden_states))))
+
+
+def norm_at_hand(norm: nn.LayerNorm | nn.RMSNorm) -> Callable[[Tensor], Tensor]:
+    """A norm as a function, without gradients, its weights fetched once."""
+    shape, weight, eps = norm.normalized_shape, norm.weight.detach(), norm.eps
+    if isinstance(norm, nn.RMSNorm):
+        return lambda x: torch.rms_norm(x, shape, weight, eps)
+    bias = norm.bias.detach()
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
 
 class Decoder:
@@ -87,7 +99,7 @@ class Decoder:
         """
         for step, kept in zip(self.steps, cache.layers, strict=True):
             memory = kept.memory
-            if memory is None or memory.state is None or memory.made_by != weights_version(step.qkv_proj):
+            if memory is None or memory.state is None or memory.made_by != weights_version(*step.key_makers):
                 return None
         table = self.positions.on(hidden_states.device, hidden_states.dtype)
         rotation, token = table[self.segment_start + place], hidden_states.squeeze(1)
@@ -151,12 +163,13 @@ def is_as_built(layer: nn.Module) -> bool:
         memory_attention.o_proj: Projection,
         mlp.fc1: Projection,
         mlp.fc2: NarrowProjection,
-        layer.layernorm_before: nn.LayerNorm,
-        layer.layernorm_after: nn.LayerNorm,
     }
+    norms = layer.layernorm_before, layer.layernorm_after, memory_attention.q_norm, memory_attention.k_norm
+    kinds = nn.LayerNorm, nn.RMSNorm, nn.Identity
     return (
         memory_attention.key_vectors == memory_attention.num_heads
         and all(can_bypass(part, kind) for part, kind in parts.items())
+        and all(any(can_bypass(norm, kind) for kind in kinds) for norm in norms)
         and not any(map(is_hooked, layer.modules()))
         and all(type(parameter) is nn.Parameter and not parameter.is_meta for parameter in layer.parameters())
     )

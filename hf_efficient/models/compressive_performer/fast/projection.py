@@ -78,9 +78,13 @@ def project_from(layer: nn.Module, x: Tensor, start: int) -> Tensor:
     return layer(x)[..., start:]
 
 
-def weights_version(layer: nn.Module) -> tuple:
-    """Differs when the output for the same input may: after a step of training, with another adapter."""
-    if type(layer) is Projection:
+def weights_version(*layers: nn.Module) -> tuple:
+    """Differs when an output for the same input may: after a step of training, with another adapter."""
+    return tuple(map(_version, layers))
+
+
+def _version(layer: nn.Module) -> tuple:
+    if type(layer) in (Projection, nn.RMSNorm):
         return id(layer), _changes(layer.weight)
     adapters = getattr(layer, "disable_adapters", None), *getattr(layer, "active_adapters", ())
     return id(layer), *map(_changes, layer.parameters()), *adapters

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from compressive_performer_cases import ARMS, EVERY, SHAPES, make, text
+from compressive_performer_cases import ARMS, EVERY, RECIPE, SHAPES, make, text
 from torch import nn
 from torch.testing import assert_close
 
@@ -172,6 +172,24 @@ def test_weights_at_hand_are_never_stale(change, steps):
     after = decode(model, ids)
     assert (after - before).abs().max() > 1e-4
     assert_close(after, decode(observed(model), ids), **CLOSE)
+
+
+@pytest.mark.parametrize("norm", ["q_norm", "k_norm"])
+@torch.no_grad()
+def test_a_changed_gain_of_queries_or_keys_is_heeded_in_the_midst_of_a_segment(norm, steps):
+    """As if the attention's state had been made with it."""
+
+    def after_change(forget):
+        model, ids = make(**RECIPE), text(1, PROMPT + 2)
+        cache = model(ids[:, :PROMPT], use_cache=True).past_key_values
+        before = model(ids[:, PROMPT:-1], past_key_values=cache).logits
+        getattr(model.model.layers[1].memory_attention, norm).weight.mul_(1.5)
+        for layer in cache.layers if forget else ():
+            layer.memory = layer.memory.slots_only()
+        return before, model(ids[:, -1:], past_key_values=cache).logits
+
+    assert_close(after_change(forget=False), after_change(forget=True), **CLOSE)
+    assert steps
 
 
 def test_a_hook_sees_every_token():
