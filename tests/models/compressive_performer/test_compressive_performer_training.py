@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArgu
 from hf_efficient import CompressivePerformerConfig, CompressivePerformerForCausalLM
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "segment_length": 32}
-YAMLS = sorted(file for file in CONFIGS.glob("enwik8_*.yaml") if not file.stem.endswith("_small"))
+YAMLS = sorted(file for file in CONFIGS.glob("enwik8_*.yaml") if not file.stem.endswith(("_small", "_hour")))
 
 
 def corpus():
