@@ -181,6 +181,8 @@ def table(results: dict) -> str:
         "evaluation": evaluated,
         "test split": tested,
     }
+    if rate := results.get("unknown_rate"):
+        rows["test split"] += f"; {rate:.2%} of its tokens unknown"
     if plan := results["budget"]:
         spent = f"{plan['joules']:,.0f} J and " if plan["joules"] else ""
         rows["budget"] = f"{plan['budget']}: planned {plan['steps']} steps in {spent}{plan['seconds']:.0f} s"
