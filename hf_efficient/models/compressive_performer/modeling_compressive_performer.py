@@ -39,7 +39,7 @@ from .cache import CompressiveMemory, CompressiveMemoryLayer
 from .compression import COMPRESSIONS
 from .configuration_compressive_performer import CompressivePerformerConfig
 from .fast.decoding import decode, forget
-from .fast.projection import NarrowProjection, Projection
+from .fast.projection import NarrowProjection, Projection, read_older_checkpoints
 from .fast.reading import can_read, read
 from .inputs import MEMORY_FIELDS, check_memory, check_rows, real_tokens
 from .memory import Memory, MemoryLengths
@@ -91,6 +91,10 @@ class CompressivePerformerPreTrainedModel(EfficientPreTrainedModel):
     _no_split_modules = ["CompressivePerformerLayer"]
     _can_record_outputs = {"hidden_states": CompressivePerformerLayer}
     _is_stateful = True  # what has been taken in can't be taken out again: no assisted decoding
+
+    def __init__(self, config: CompressivePerformerConfig, *args, **kwargs):
+        read_older_checkpoints()
+        super().__init__(config, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
