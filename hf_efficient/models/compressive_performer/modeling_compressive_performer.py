@@ -92,10 +92,6 @@ class CompressivePerformerPreTrainedModel(EfficientPreTrainedModel):
     _can_record_outputs = {"hidden_states": CompressivePerformerLayer}
     _is_stateful = True  # what has been taken in can't be taken out again: no assisted decoding
 
-    def __init__(self, config: CompressivePerformerConfig, *args, **kwargs):
-        read_older_checkpoints()
-        super().__init__(config, *args, **kwargs)
-
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, Projection):
@@ -110,6 +106,7 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
 
     def __init__(self, config: CompressivePerformerConfig):
         super().__init__(config)
+        read_older_checkpoints()
         self.lengths = MemoryLengths(
             config.segment_length, config.memory_length, config.compressed_memory_length, config.compression_rate
         )
