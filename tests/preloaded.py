@@ -8,6 +8,7 @@ Hub's address and cache, OMP_NUM_THREADS) holds for all its children; what is re
 about importing or those variables need a process of their own.
 """
 
+import atexit
 import json
 import os
 import runpy
@@ -15,7 +16,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import traceback
 from pathlib import Path
 
 # Ours as a whole, but none of its parts that must be imported by name: a script that forgets one fails here, too.
@@ -25,10 +28,10 @@ IMPORTS = "hf_efficient, accelerate, codecarbon, datasets, matplotlib.pyplot, sk
 class Preloaded:
     """Runs scripts and modules as `python` would, in one thread each."""
 
-    def __init__(self, environment: dict[str, str] | None = None):
+    def __init__(self, environment: dict[str, str] | None = None, imports: str = IMPORTS):
         environment = {**(environment or os.environ), "OMP_NUM_THREADS": "1"}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen([sys.executable, __file__], env=environment, **pipes)
+        self.process = subprocess.Popen([sys.executable, __file__, imports], env=environment, **pipes)
 
     def run(self, *words, timeout: float = 300, **options) -> subprocess.CompletedProcess:
         """words: a script, -m and a module, or -c and code, and arguments; options: `cwd` and `env`."""
@@ -105,13 +108,14 @@ def code_of(child: int, end: float) -> int:
 
 
 def become(command: dict) -> None:
-    """The rest of the life of a child: what `python words...` does, in this folder and environment."""
+    """What `python words...` does, in this folder and environment."""
     for number, path in enumerate(command["files"], 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     os.environ.clear()
     os.environ.update(command["env"])
     os.chdir(command["cwd"])
     first, *rest = command["words"]
+    sys.orig_argv = [sys.executable, first, *rest]
     if first == "-c":
         sys.argv, sys.path[0] = ["-c", *rest[1:]], ""
         exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
@@ -123,6 +127,25 @@ def become(command: dict) -> None:
         runpy.run_path(first, run_name="__main__")
 
 
+def end_of(command: dict) -> int:
+    """The exit code of a child, when all is done that is done at the end of a process."""
+    try:
+        become(command)
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        if code and not isinstance(ended.code, int):
+            print(ended.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # waits for threads
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
 if __name__ == "__main__":
-    exec(f"import {IMPORTS}")
-    become(serve())
+    exec(f"import {sys.argv[1]}")
+    os._exit(end_of(serve()))  # at once: to take thousands of modules apart takes as long as to import them

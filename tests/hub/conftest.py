@@ -42,7 +42,7 @@ def client(running_client, hub):
 @pytest.fixture(scope="session")
 def preloaded_client(running_hub, tmp_path_factory):
     """Starts commands that speak to this Hub."""
-    with Preloaded(environment(running_hub, tmp_path_factory.mktemp("home"))) as preloaded:
+    with Preloaded(environment(running_hub, tmp_path_factory.mktemp("home")), "hf_efficient") as preloaded:
         yield preloaded
 
 
