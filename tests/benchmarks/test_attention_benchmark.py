@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 import time
 from pathlib import Path
 
