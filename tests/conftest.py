@@ -4,6 +4,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # huggingface_hub reads it once, when it is 
 
 import pytest
 import torch
+from preloaded import Preloaded
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers share the cores
@@ -12,3 +13,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def preloaded():
+    """Starts scripts in processes that need not import anything."""
+    with Preloaded() as process:
+        yield process

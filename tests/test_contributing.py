@@ -1,7 +1,8 @@
 """CONTRIBUTING's examples, put where it says: one file is a mechanism, one folder and one entry a model.
 
-Both go into a copy of the tree, whose tests then run unedited: those that are parametrised over the mechanisms or the
-families, for the new ones, and those that read the tree, whole.
+Both go into a copy of the tree, with a mechanism that `hf-efficient new-mechanism` writes. Its tests then run
+unedited: those that are parametrised over the mechanisms or the families, for the new ones, and those that read the
+tree, whole.
 """
 
 import os
@@ -28,7 +29,8 @@ PARTS = (
     "README.md",
     "pyproject.toml",
 )
-NEW = ("cosine", "pooled_vit")
+WRITTEN = "sharp_cosine"
+NEW = ("cosine", "pooled_vit", WRITTEN)
 TREE_READERS = ("test_imports", "test_list", "test_every_causal_mechanism_with_a_state_fits")
 TESTS = [f"tests/{name}" for name in ("attention", "benchmarks", "cli", "layers", "models", "test_imports.py")]
 TESTS += ["tests/test_remote_code.py"]
@@ -50,8 +52,8 @@ def entry() -> str:
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory) -> Path:
-    """A copy of the tree with both examples in it."""
+def tree(tmp_path_factory, preloaded) -> Path:
+    """A copy of the tree with the examples in it."""
     copy = tmp_path_factory.mktemp("copy")
     for part in PARTS:
         source = ROOT / part
@@ -67,6 +69,8 @@ def tree(tmp_path_factory) -> Path:
     source = auto.read_text(encoding="utf-8")
     assert source.count("FAMILIES = {\n") == 1
     auto.write_text(source.replace("FAMILIES = {\n", "FAMILIES = {\n" + entry()), encoding="utf-8")
+    written = preloaded.run("-m", "hf_efficient", "new-mechanism", WRITTEN, cwd=copy)
+    assert written.returncode == 0 and (copy / f"hf_efficient/attention/{WRITTEN}.py").is_file(), written.stderr
     return copy
 
 
@@ -90,4 +94,4 @@ def test_a_mechanism_is_one_file_and_a_model_is_one_folder_and_one_entry(tree):
     for name in (*NEW, *TREE_READERS):
         assert any(name in line for line in passed), f"no test of {name}"
     for name in NEW:
-        assert sum(name in line for line in passed) > 40, name
+        assert sum(bool(re.search(rf"(?<!sharp_){name}", line)) for line in passed) > 40, name

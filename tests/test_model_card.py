@@ -269,7 +269,7 @@ def test_models_of_transformers_have_cards_too(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["classifier", "language_model"])
-def test_the_snippets_run(kind, weights, tmp_path):
+def test_the_snippets_run(kind, weights, preloaded, tmp_path):
     """With hf_efficient, and, in a process that can't import it, without."""
     text = render_card(weights[kind], repo_id=str(weights[kind])).text
     with_it, without = re.findall(r"```python\n(.*?)```", text, flags=re.S)
@@ -278,10 +278,11 @@ def test_the_snippets_run(kind, weights, tmp_path):
     )
     hidden = "import sys\nsys.modules['hf_efficient'] = None\n"
     environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "OMP_NUM_THREADS": "1"}
-    for snippet in (with_it, hidden + without):
-        done = subprocess.run(
-            [sys.executable, "-c", snippet], cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
+    new = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    for done in (
+        preloaded.run("-c", with_it, cwd=tmp_path),
+        subprocess.run([sys.executable, "-c", hidden + without], **new),
+    ):
         assert done.returncode == 0, done.stderr
         assert "label" in done.stdout if kind == "classifier" else "The import statement" in done.stdout
 

@@ -38,11 +38,15 @@ def run_in_pieces(attention, x, cuts, dtype=torch.float64, key_mask=None):
 
 
 def cases_and_lengths():
-    """Long sequences, whose formula is slow, with the defaults only: options change what one chunk does."""
+    """Long sequences, whose formula is slow, with the defaults only: options change what one chunk does.
+
+    500 tokens are seven blocks of the causal linear form, or windows of `local`, and a part of one. Lengths beyond a
+    chunk of the linear engine are for `tests/linear/test_chunked.py`.
+    """
     for case in CASES:
-        for length in (1, 2, 63, 197, 1000):
-            if length < 1000 or not case[1]:
-                marks = [pytest.mark.slow] if length == 1000 else []
+        for length in (1, 2, 63, 197, 500):
+            if length < 500 or not case[1]:
+                marks = [pytest.mark.slow] if length == 500 else []
                 yield pytest.param(case, length, marks=marks, id=f"{length}-{case_id(case)}")
 
 

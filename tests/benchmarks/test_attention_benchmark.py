@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -190,15 +189,18 @@ def test_a_recurrent_state_that_grows_is_seen(monkeypatch):
     assert many > few  # a KV cache
 
 
-def run(name, *arguments, **environment):
-    """From the top of the clone, which alone says where the benchmarks are."""
-    here = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)]
-    environment = {**here, "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+@pytest.fixture
+def run(preloaded):
+    def run(name, *arguments, **environment):
+        """From the top of the clone, which alone says where the benchmarks are."""
+        here = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        environment = {**here, "OMP_NUM_THREADS": "1", **environment}
+        return preloaded.run("-m", f"benchmarks.{name}", *arguments, cwd=ROOT, env=environment)
+
+    return run
 
 
-def test_the_benchmark_runs(tmp_path):
+def test_the_benchmark_runs(run, tmp_path):
     options = ["--quick", "--lengths", "16", "32", "--mechanisms", "linear_elu", "fnet", "--rounds", "2"]
     done = run("attention", *options, "--output", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -218,7 +220,7 @@ def test_the_benchmark_runs(tmp_path):
     assert "\r" not in done.stderr  # a bar would ruin a log
 
 
-def test_the_mechanism_table_runs(tmp_path):
+def test_the_mechanism_table_runs(run, tmp_path):
     options = ["--lengths", "16", "32", "--mechanisms", "kerformer", "axial"]
     done = run("mechanisms", *options, "--output", tmp_path, **KEEP_MEMORY)  # so it need not start anew
     assert done.returncode == 0, done.stderr

@@ -1,9 +1,10 @@
-"""A mechanism that is written by a command: it is CONTRIBUTING's, and works where it is put."""
+"""A mechanism that is written by a command: it is CONTRIBUTING's, and works where it is put.
+
+In a clone, `tests/test_contributing.py` holds it to the tests of every mechanism.
+"""
 
 import importlib
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -50,17 +51,3 @@ def test_what_is_there_is_not_overwritten(capsys):
     assert "there is a mechanism performer already" in capsys.readouterr().err
     Path("mine.py").write_text("precious")
     assert main(["new-mechanism", "mine"]) == 1 and Path("mine.py").read_text() == "precious"
-
-
-@pytest.mark.slow
-def test_in_a_clone_it_passes_the_tests_of_every_mechanism(tmp_path):
-    for part in ("hf_efficient", "tests", "pyproject.toml"):
-        source = ROOT / part
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / part)
-    run = {"cwd": tmp_path, "capture_output": True, "text": True}
-    written = subprocess.run([sys.executable, "-m", "hf_efficient", "new-mechanism", "sharp_cosine"], **run)
-    assert written.returncode == 0 and (tmp_path / "hf_efficient/attention/sharp_cosine.py").is_file(), written.stderr
-    tests = ["tests/attention/test_contract.py", "tests/test_imports.py"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, "-k", "sharp_cosine"]
-    tested = subprocess.run(command, **run)
-    assert tested.returncode == 0 and re.search(r"\d\d passed", tested.stdout), tested.stdout[-3000:]

@@ -1,8 +1,6 @@
 """What `make demo` shows and leaves, in a few steps of training."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,13 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_the_demo_trains_reports_and_uses_both_models(tmp_path):
-    command = [sys.executable, str(ROOT / "scripts" / "demo.py"), "--steps", "2", "--output", str(tmp_path)]
+def test_the_demo_trains_reports_and_uses_both_models(preloaded, tmp_path):
+    """It starts a new process for each training."""
     (tmp_path / "digits_hugginggreen_vit").mkdir()
     (tmp_path / "digits_hugginggreen_vit" / "left_over").touch()  # of an earlier demonstration
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    command = (ROOT / "scripts" / "demo.py", "--steps", "2", "--output", tmp_path)
+    done = preloaded.run(*command, env=environment, cwd=tmp_path, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(done.stdout.splitlines()) < 80 - 18 - 3, "the whole of it has 18 epochs and 3 evaluations more"
     assert "torchao" not in done.stderr and "_pytree" not in done.stderr

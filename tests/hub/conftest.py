@@ -1,4 +1,4 @@
-"""A loopback Hub for each module, and one process with the real client that speaks to it."""
+"""A loopback Hub for all tests, one process with the real client that speaks to it, and one that starts commands."""
 
 import itertools
 from pathlib import Path
@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from hub_cases import write_model
 from loopback import Hub
-from loopback_client import Client
+from loopback_client import Client, environment
+from preloaded import Preloaded
 
 numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def running_hub(tmp_path_factory):
     with Hub(tmp_path_factory.mktemp("hub")) as hub:
         hub.alice, hub.bob = hub.store.token("alice"), hub.store.token("bob")
@@ -26,7 +27,7 @@ def hub(running_hub):
     return running_hub
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def running_client(running_hub, tmp_path_factory):
     with Client(running_hub, tmp_path_factory.mktemp("home"), running_hub.alice) as client:
         client.run("from hf_efficient import hub")
@@ -36,6 +37,13 @@ def running_client(running_hub, tmp_path_factory):
 @pytest.fixture
 def client(running_client, hub):
     return running_client
+
+
+@pytest.fixture(scope="session")
+def preloaded_client(running_hub, tmp_path_factory):
+    """Starts commands that speak to this Hub."""
+    with Preloaded(environment(running_hub, tmp_path_factory.mktemp("home")), "hf_efficient") as preloaded:
+        yield preloaded
 
 
 @pytest.fixture

@@ -14,15 +14,15 @@ SCRIPTS = ROOT / "scripts"
 
 
 @pytest.fixture
-def run(hub, tmp_path):
-    def run(script, *arguments, token=None, **variables):
-        return subprocess.run(
-            [sys.executable, str(SCRIPTS / script), *map(str, arguments)],
-            env=environment(hub, tmp_path / "home", token, **variables),
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+def run(hub, preloaded_client, tmp_path):
+    """A script in a process that is forked, or in a new one if asked or if imports would read its variables."""
+
+    def run(script, *arguments, token=None, new=False, **variables):
+        words = [str(SCRIPTS / script), *map(str, arguments)]
+        process = {"env": environment(hub, tmp_path / "home", token, **variables), "timeout": 60}
+        if new or variables:
+            return subprocess.run([sys.executable, *words], capture_output=True, text=True, **process)
+        return preloaded_client.run(*words, **process)
 
     return run
 
@@ -41,14 +41,14 @@ def test_push_then_pull(run, hub, repo, folder, tmp_path):
     assert shown.returncode == 0 and "200,000  model.safetensors" in shown.stdout and "dry run" in shown.stdout
     assert not hub.writes()
     options = ("--private", "--branch", "dev", "--tag", "v1", "--message", "My model")
-    pushed = run("push_to_hub.py", folder, repo, *options, token=hub.alice)
+    pushed = run("push_to_hub.py", folder, repo, *options, token=hub.alice, new=True)
     assert pushed.returncode == 0, pushed.stderr
     commit = hub.head(repo, "v1")
     assert f"commit {commit.oid} on dev, checksums compared: {hub.url}/{repo}/tree/{commit.oid}" in pushed.stdout
     assert commit.title == "My model" and hub.store.repositories["model", repo].private
     again = run("push_to_hub.py", folder, repo, *options, token=hub.alice)
     assert f"nothing to do, still commit {commit.oid}" in again.stdout
-    pulled = run("pull_from_hub.py", repo, "--revision", "v1", "--to", tmp_path / "here", token=hub.alice)
+    pulled = run("pull_from_hub.py", repo, "--revision", "v1", "--to", tmp_path / "here", token=hub.alice, new=True)
     assert pulled.returncode == 0 and pulled.stdout.strip() == str(tmp_path / "here")
     assert (tmp_path / "here/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert hub.leaks(hub.alice) == []
@@ -102,7 +102,7 @@ def test_offline_and_unreachable(run, hub, repo, folder):
     assert dry.returncode == 0 and "model.safetensors" in dry.stdout and "not compared" in dry.stdout
 
 
-def test_the_commands_of_the_docs(hub, folder, tmp_path):
+def test_the_commands_of_the_docs(hub, preloaded_client, folder, tmp_path):
     """Those of docs/hub.md, as they stand there, one after the other."""
     page = (ROOT / "docs" / "hub.md").read_text(encoding="utf-8")
     commands = re.findall(r"^hf-efficient (?:push|pull) .*", page, flags=re.MULTILINE)
@@ -113,8 +113,7 @@ def test_the_commands_of_the_docs(hub, folder, tmp_path):
         words = command.split("#")[0].split()[1:]
         if words[0] == "push":
             shutil.copytree(folder, tmp_path / words[1], dirs_exist_ok=True)
-        process = {"cwd": tmp_path, "env": variables, "capture_output": True, "text": True, "timeout": 120}
-        finished = subprocess.run([sys.executable, "-m", "hf_efficient", *words], **process)
+        finished = preloaded_client.run("-m", "hf_efficient", *words, cwd=tmp_path, env=variables, timeout=120)
         assert finished.returncode == 0, f"{command}\n{finished.stderr}"
     (repository,) = [r for r in hub.store.repositories.values() if r.owner == "me"]
     assert repository.private and hub.leaks(token) == []

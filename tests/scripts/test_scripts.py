@@ -1,9 +1,6 @@
 """Scripts are entry points: each starts, says what it does, and stands alone."""
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,15 +10,9 @@ SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 OURS = [script for script in SCRIPTS if "hf_efficient.cli" in script.read_text()]
 
 
-def start(script, *words):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(script), *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
-
-
 @pytest.mark.parametrize("script", OURS, ids=lambda script: script.stem)
-def test_help(script):
-    done = start(script, "--help")
+def test_help(preloaded, script):
+    done = preloaded.run(script, "--help")
     assert done.returncode == 0 and len(done.stdout) > 200, done.stderr
 
 
@@ -34,9 +25,9 @@ def test_none_imports_another(script):
         assert not names & {name.partition(".")[0] for name in imported}
 
 
-def test_a_run_of_another_task_is_refused():
-    done = start(ROOT / "scripts/train_object_detector.py", "configs/../digits_hugginggreen_vit")
+def test_a_run_of_another_task_is_refused(preloaded):
+    done = preloaded.run(ROOT / "scripts/train_object_detector.py", "configs/../digits_hugginggreen_vit")
     assert done.returncode == 1 and "Did you mean digits_hugginggreen_vit?" in done.stderr
-    done = start(ROOT / "scripts/train_object_detector.py", "digits_hugginggreen_vit")
+    done = preloaded.run(ROOT / "scripts/train_object_detector.py", "digits_hugginggreen_vit")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "is a run of image-classification, not of object-detection; `hf-efficient train` takes any" in done.stderr

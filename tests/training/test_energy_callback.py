@@ -303,15 +303,11 @@ def test_a_step_costs_next_to_nothing(tmp_path):
     assert (time.perf_counter() - began) / 1000 < 2e-4
 
 
-def start(folder, *words: str, ranks: int = 1) -> list[str]:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
-    return [sys.executable, *launcher, energy_run.__file__, str(folder), *words]
-
-
 @pytest.mark.slow
 def test_kill_9_loses_an_interval_at_most(tmp_path):
     """The real tracker, in a process that is killed in the middle of a step."""
-    run = subprocess.run(start(tmp_path, "--kill_at", "16"), capture_output=True, text=True, timeout=300)
+    command = [sys.executable, energy_run.__file__, str(tmp_path), "--kill_at", "16"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.returncode == -signal.SIGKILL, run.stderr
     killed = EnergyReport.load(tmp_path / "energy.json")
     took = float((tmp_path / "took.txt").read_text())  # seconds of training up to the kill
@@ -324,12 +320,12 @@ def test_kill_9_loses_an_interval_at_most(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_ranks_count_their_machine_once(tmp_path):
-    run = subprocess.run(start(tmp_path, ranks=2), capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
+def test_two_ranks_count_their_machine_once(tmp_path, preloaded):
+    runs = preloaded.run_ranks(2, energy_run.__file__, tmp_path)
+    assert [run.returncode for run in runs] == [0, 0], runs[0].stderr + runs[1].stderr
     report = EnergyReport.load(tmp_path / "energy.json")
     rows = {row.rank: row for row in report.rows if row.phase == "train"}
     assert rows[0].joules > 0 and rows[1].joules == 0 and rows[1].seconds > 1
     assert report.items("train") == pytest.approx(80)
-    told = [json.loads(line) for line in run.stdout.splitlines() if line.startswith('{"')]
+    told = [json.loads(line) for run in runs for line in run.stdout.splitlines() if line.startswith('{"')]
     assert len(told) == 1 and told[0]["joules"] == pytest.approx(report.joules())

@@ -138,13 +138,9 @@ def run_here(folder, **options):
     language_runs.main(str(folder), json.dumps(options))
 
 
-def start(folder, *words, processes=1, **options):
-    """The same in processes of its own."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    command = [sys.executable, *(launcher if processes > 1 else []), language_runs.__file__]
-    return subprocess.run(
-        [*command, str(folder), json.dumps(options), *words], capture_output=True, text=True, timeout=300
-    )
+def command(folder, *words, **options) -> list[str]:
+    """The same as a script."""
+    return [language_runs.__file__, str(folder), json.dumps(options), *words]
 
 
 def ended(folder, step):
@@ -157,12 +153,12 @@ def ended(folder, step):
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(tmp_path):
+def test_two_processes_equal_one(tmp_path, preloaded):
     """Streams 0 to 3 on one process, accumulated in two batches, and on two; evaluation on 4 streams."""
     saved = {"max_steps": 6, "save_strategy": "steps", "save_steps": 6, "batch": 2}
     run_here(tmp_path / "one", **saved, accumulate=2, evaluated=4)
-    run = start(tmp_path / "two", processes=2, **saved, evaluated=2)
-    assert run.returncode == 0, run.stderr[-3000:]
+    for run in preloaded.run_ranks(2, *command(tmp_path / "two", **saved, evaluated=2)):
+        assert run.returncode == 0, run.stderr[-3000:]
     (one, weights, memory), (two, other_weights, other_memory) = (ended(tmp_path / name, 6) for name in ("one", "two"))
     for name in ("loss", "lm_loss", "auxiliary_loss"):
         assert [log[name] for log in two["logs"]] == pytest.approx([log[name] for log in one["logs"]], abs=1e-5)
@@ -177,7 +173,8 @@ def test_kill_9_changes_nothing(tmp_path):
     """Killed in the second epoch, between a checkpoint and the next."""
     options = {"max_steps": 22, "save_strategy": "steps", "save_steps": 4, "logging_steps": 3}
     run_here(tmp_path / "whole", **options)
-    assert start(tmp_path / "killed", "19", **options).returncode == -signal.SIGKILL
+    run = subprocess.run([sys.executable, *command(tmp_path / "killed", "19", **options)], timeout=300)
+    assert run.returncode == -signal.SIGKILL
     assert not (tmp_path / "killed" / "model.safetensors").exists()
     run_here(tmp_path / "killed", **options)
     assert_same(ended(tmp_path / "killed", 22), ended(tmp_path / "whole", 22))

@@ -40,7 +40,7 @@ from .cache import CompressiveMemory, CompressiveMemoryLayer
 from .compression import COMPRESSIONS
 from .configuration_compressive_performer import CompressivePerformerConfig
 from .fast.decoding import decode, forget
-from .fast.projection import NarrowProjection, Projection
+from .fast.projection import NarrowProjection, Projection, read_older_checkpoints
 from .fast.reading import can_read, read
 from .inputs import MEMORY_FIELDS, check_memory, check_rows, check_tokens, real_tokens, unknown_token
 from .memory import Memory, MemoryLengths
@@ -109,6 +109,7 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
 
     def __init__(self, config: CompressivePerformerConfig):
         super().__init__(config)
+        read_older_checkpoints()
         self.lengths = MemoryLengths(
             config.segment_length, config.memory_length, config.compressed_memory_length, config.compression_rate
         )

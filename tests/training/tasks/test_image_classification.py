@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from preloaded import unused_port
 from safetensors.torch import load_file
 from transformers import pipeline
 
@@ -41,6 +42,8 @@ RUN = {
 
 @pytest.fixture
 def config(tmp_path):
+    """Writes a run whose results go to a folder of its name."""
+
     def write(name="run", **changes):
         sections = {section: {**values, **changes.get(section, {})} for section, values in RUN.items()}
         if "model_type" in changes.get("model", {}):
@@ -53,22 +56,11 @@ def config(tmp_path):
     return write
 
 
-def environment(**more):
-    return {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **more}
-
-
-def start(*words, launcher=()):
-    command = [*(launcher or (sys.executable,)), str(SCRIPT), *map(str, words)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT
-    )
-
-
-def finish(*words, launcher=()):
-    process = start(*words, launcher=launcher)
-    out, err = process.communicate()
-    assert process.returncode == 0, err[-3000:]
-    return out
+def start(*words):
+    """python with these words, in a process of its own."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, *map(str, words)], **pipes, env=environment, cwd=ROOT)
 
 
 # In one process
@@ -132,12 +124,11 @@ def test_the_model_knows_classes_and_normalisation(config):
     assert model.image_mean == list(trainer.processing_class.image_mean)
 
 
-def test_what_is_wrong_is_one_line(config):
-    process = start(config(), "--learning_ratee", "1")
-    _, err = process.communicate()
-    assert process.returncode == 1
-    assert err.strip().endswith("Error: --learning_ratee is unknown; did you mean learning_rate?")
-    assert "Traceback" not in err
+def test_what_is_wrong_is_one_line(config, preloaded):
+    done = preloaded.run(SCRIPT, config(), "--learning_ratee", "1")
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("Error: --learning_ratee is unknown; did you mean learning_rate?")
+    assert "Traceback" not in done.stderr
 
 
 # In processes that are killed
@@ -145,7 +136,7 @@ def test_what_is_wrong_is_one_line(config):
 
 def kill_at(step, number, *words):
     """Starts the script and sends it a signal as soon as it reports a step."""
-    process = start(*words, "--verbose")
+    process = start(SCRIPT, *words, "--verbose")
     for line in process.stdout:
         if line.startswith(f"step {step}/"):
             process.send_signal(number)
@@ -154,15 +145,20 @@ def kill_at(step, number, *words):
     return process.wait(), process.stderr.read()
 
 
+def finish(*processes):
+    for done in processes:
+        assert done.returncode == 0, done.stderr[-3000:]
+
+
 @pytest.mark.slow
-def test_killed_and_started_again_by_the_same_command(config, tmp_path):
-    finish(config("whole"))
+def test_killed_and_started_again_by_the_same_command(config, preloaded, tmp_path):
+    finish(preloaded.run(SCRIPT, config("whole")))
     code, _ = kill_at(7, signal.SIGKILL, config("killed"))
     assert code == -signal.SIGKILL
     assert list_checkpoints(tmp_path / "killed") and not (tmp_path / "killed" / "results.json").exists()
     code, err = kill_at(10, signal.SIGTERM, config("killed"))
     assert code == 143, err
-    finish(config("killed"))
+    finish(preloaded.run(SCRIPT, config("killed")))
     assert_equal_results(tmp_path / "killed", tmp_path / "whole", exact=True)
     assert (tmp_path / "killed" / "history.csv").read_bytes() == (tmp_path / "whole" / "history.csv").read_bytes()
 
@@ -180,35 +176,28 @@ def assert_equal_results(found, expected, exact):
         assert first[key] == (second[key] if exact else pytest.approx(second[key], rel=1e-5)), key
 
 
-LAUNCHERS = {
-    "torchrun": ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port"),
-    "accelerate": (
-        *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"),
-        *("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port"),
-    ),
-}
+def torchrun(preloaded, file):
+    finish(*preloaded.run_ranks(2, SCRIPT, file))
+
+
+def accelerate(preloaded, file):
+    """Which calls torchrun, and says more to the processes."""
+    options = ("--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no")
+    port = ("--main_process_port", unused_port())
+    process = start("-m", "accelerate.commands.launch", "--multi_gpu", *options, *port, SCRIPT, file)
+    _, error = process.communicate()
+    assert process.returncode == 0, error[-3000:]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_two_processes_equal_one_with_the_same_global_batch(config, tmp_path, launcher, unused_port):
+@pytest.mark.parametrize("launcher", [torchrun, accelerate])
+def test_two_processes_equal_one_with_the_same_global_batch(config, preloaded, tmp_path, launcher):
     """Dropout and sampled patches are drawn per process; everything else is the same.
 
     Keys have no bias here: its gradient is 0 but for rounding, of which Adam makes steps of full length.
     """
     exact = {"model": {"hidden_dropout_prob": 0.0, "probabilistic": False, "qkv_bias": False}}
-    one = config("one", **exact)
-    two = config("two", **exact, training={"per_device_train_batch_size": 8})
-    finish(one)
-    finish(two, launcher=(sys.executable, *LAUNCHERS[launcher], str(unused_port)))
+    finish(preloaded.run(SCRIPT, config("one", **exact)))
+    launcher(preloaded, config("two", **exact, training={"per_device_train_batch_size": 8}))
     assert json.loads((tmp_path / "two" / "results.json").read_text())["processes"] == 2
     assert_equal_results(tmp_path / "two", tmp_path / "one", exact=False)
-
-
-@pytest.fixture
-def unused_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -6,6 +6,7 @@ product to a single core. The halves make a token 1.25 times as fast.
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +18,17 @@ from transformers.pytorch_utils import Conv1D
 from ....attention.bypass import can_bypass
 from .switch import is_on
 
-# Checkpoints of before `fc2` was stored (out, in); those of today pass unchanged.
 NARROW = "mlp.fc2.weight"
-register_checkpoint_conversion_mapping(
-    "compressive_performer", [WeightConverter(NARROW, NARROW, [Transpose(check_dims=True)])], overwrite=True
-)
+
+
+@cache
+def read_older_checkpoints() -> None:
+    """Those of before `fc2` was stored (out, in); those of today pass unchanged.
+
+    Called by the first model: at import, transformers' table of all its conversions would cost everybody 0.1 s.
+    """
+    conversion = WeightConverter(NARROW, NARROW, [Transpose(check_dims=True)])
+    register_checkpoint_conversion_mapping("compressive_performer", [conversion], overwrite=True)
 
 
 class Projection(Conv1D):
