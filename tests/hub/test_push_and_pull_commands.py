@@ -19,7 +19,7 @@ def run(hub, preloaded_client, tmp_path):
 
     def run(script, *arguments, token=None, new=False, **variables):
         words = [str(SCRIPTS / script), *map(str, arguments)]
-        process = {"env": environment(hub, tmp_path / "home", token, **variables), "timeout": 60}
+        process = {"env": environment(hub, tmp_path / "home", token, **variables), "timeout": 300}
         if new or variables:
             return subprocess.run([sys.executable, *words], capture_output=True, text=True, **process)
         return preloaded_client.run(*words, **process)
