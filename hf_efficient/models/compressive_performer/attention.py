@@ -44,8 +44,7 @@ class MemoryAttention(nn.Module):
         self.num_heads, self.width = attention.num_heads, attention.num_heads * attention.head_dim
         self.key_vectors = self.num_heads * attention.key_dim // attention.head_dim
         sizes = [size for size in (self.width, self.key_vectors * attention.head_dim, self.width) if size]
-        self.qkv_proj = Projection(sum(sizes), attention.hidden_size)
-        self.qkv_proj.output_sizes = sizes  # each of which is a matrix of its own for Muon
+        self.qkv_proj = Projection(sum(sizes), attention.hidden_size, parts=sizes)
         self.o_proj = Projection(attention.hidden_size, self.width)
         self.q_norm = head_norm(attention.head_dim, qk_norm_eps)
         self.k_norm = head_norm(attention.head_dim, qk_norm_eps if self.key_vectors else None)

@@ -36,7 +36,12 @@ class Projection(Conv1D):
 
     Args:
         out_features, in_features: in this order, as `Conv1D` has them.
+        parts: what the outputs are made of, if they are several matrices' (`training/optimizers.py`).
     """
+
+    def __init__(self, out_features: int, in_features: int, parts: list[int] | None = None):
+        super().__init__(out_features, in_features)
+        self.output_sizes = parts
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.mT, self.bias)  # of any strides, which `Conv1D` refuses
