@@ -15,9 +15,10 @@ demo: $(READY) ## Train a vision model and a language model, see what it took, u
 demo-attention: $(READY) ## Every attention mechanism held to its formula and timed
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.mechanisms $(ARGS)
 
-# Two workers with one thread each: the tensors are too small to gain from threads, so two processes beat one.
+# Two workers with one thread each: the tensors are too small to gain from threads, so two processes beat one. Each
+# takes half of the files, and from the other's half when done: what a file's tests share is made once.
 test: lint ## Lint, then run every test; ARGS="-k lsh" picks some
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 lint: $(READY) ## Check style with ruff
 	$(BIN)/ruff check .

@@ -1,3 +1,4 @@
+import gc
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # huggingface_hub reads it once, when it is imported
@@ -6,8 +7,19 @@ import pytest
 import torch
 from preloaded import Preloaded
 
+gc.disable()  # until all tests are imported, with what they import: none of it is ever freed
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers share the cores
+
+
+def pytest_collection_finish():
+    """From now on garbage is looked for among what tests make, not among millions of objects of modules.
+
+    Every Trainer does that once; it took as long as its training.
+    """
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ about importing or those variables need a process of their own.
 """
 
 import atexit
+import gc
 import json
 import os
 import runpy
@@ -147,5 +148,8 @@ def end_of(command: dict) -> int:
 
 
 if __name__ == "__main__":
+    gc.disable()
     exec(f"import {sys.argv[1]}")
+    gc.freeze()  # children need not look at what is never freed
+    gc.enable()
     os._exit(end_of(serve()))  # at once: to take thousands of modules apart takes as long as to import them

@@ -67,6 +67,15 @@ def head(repo: str, auto: str, folder: str) -> dict:
     }
 
 
+def mechanism(repo: str, auto: str, folder: str) -> dict:
+    """Equal outputs; that it can be saved from here is no matter of mechanisms."""
+    model, batch = load(auto, repo).eval(), load_file(f"{folder}/inputs.safetensors")
+    with torch.no_grad():
+        output = main_output(model(**batch))
+    expected = load_file(f"{folder}/expected.safetensors")["output"]
+    return {"module": type(model).__module__, "difference": (output - expected).abs().max().item()}
+
+
 def generation(repo: str, folder: str, prompt: str) -> dict:
     model, tokenizer = load("AutoModelForCausalLM", repo), AutoTokenizer.from_pretrained(repo, **TRUST)
     text = pipeline("text-generation", model=repo, **TRUST)(prompt, max_new_tokens=30, do_sample=False)

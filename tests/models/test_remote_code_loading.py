@@ -78,12 +78,12 @@ class Cases:
     def __init__(self, root: Path):
         self.root, self.cases = root, {}
 
-    def head(self, name: str, model, auto: str, batch: dict) -> None:
+    def head(self, name: str, model, auto: str, batch: dict, check: str = "head") -> None:
         repo = self.save(name, model, batch)
         with torch.no_grad():
             output = main_output(model(**batch)).contiguous()
         save_file({"output": output}, repo.parent / "expected.safetensors")
-        self.ask(name, "head", repo=repo, auto=auto, folder=repo.parent)
+        self.ask(name, check, repo=repo, auto=auto, folder=repo.parent)
 
     def save(self, name: str, model, batch: dict | None = None) -> Path:
         repo = self.root / name.replace(" ", "-") / "repo"
@@ -142,7 +142,7 @@ def all_cases(root: Path) -> Cases:
         if get_attention(name).needs_grid:
             fields["use_cls_token"] = False
         model = grown(tiny_model("kerformer_vit", "AutoModelForImageClassification", **fields))
-        cases.head(f"attention {name}", model, "AutoModelForImageClassification", inputs(model))
+        cases.head(f"attention {name}", model, "AutoModelForImageClassification", inputs(model), "mechanism")
     model = grown(tiny_model("hugginggreen_vit", CLASSIFIER, **RECIPE))
     cases.head("recipe", model, CLASSIFIER, inputs(model))
     cases.head("language model", language_model(), "AutoModelForCausalLM", token_ids())
@@ -193,9 +193,13 @@ def answer(answers, name):
     return found
 
 
-def check_head(found: dict, prefix: str) -> None:
+def check_outputs(found: dict) -> None:
     assert found["module"].startswith("transformers_modules.")
     assert found["difference"] < 1e-6
+
+
+def check_head(found: dict, prefix: str) -> None:
+    check_outputs(found)
     assert found["same code"] and found["same map"]
     assert found["base"] == found["inner"] == f"{prefix}Model"
 
@@ -209,7 +213,7 @@ def test_a_head_loads_and_is_saved_again(answers, head):
 
 @pytest.mark.parametrize("name", list_attentions())
 def test_every_mechanism_loads(answers, cases, name):
-    check_head(answer(answers, f"attention {name}"), "KerformerViT")
+    check_outputs(answer(answers, f"attention {name}"))
     files = {file.stem for file in Path(cases[f"attention {name}"]["repo"]).glob("attention_*.py")}
     assert f"attention_{name}" in files
 
