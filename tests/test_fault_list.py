@@ -136,8 +136,8 @@ FAULTS = """
 32 a full disk: an error, what was there stays
     models/test_robustness.py::test_a_save_that_is_killed_or_finds_no_room_leaves_the_model_before
     training/test_checkpoints.py::test_a_full_disk_costs_no_checkpoint
-33 SIGTERM: a checkpoint, an exit code, resumable
-    training/test_resume.py::test_sigterm_saves_and_exits
+33 SIGTERM or Ctrl-C: a checkpoint, an exit code, resumable
+    training/test_resume.py::test_a_signal_saves_and_ends
 34 saved and loaded: bit-equal, tied weights stay tied
     models/test_models_common.py::test_saved_and_reloaded_is_bit_equal
     models/compressive_performer/test_compressive_performer_config.py::test_saved_and_reloaded_it_is_the_same_to_the_bit
