@@ -89,7 +89,7 @@ class EfficientConfig(PreTrainedConfig):
         notes |= {key: kwargs.pop(key) for key in notes if key in kwargs}
         found = super().from_dict({key: x for key, x in config_dict.items() if key not in notes}, **kwargs)
         config = found[0] if isinstance(found, tuple) else found
-        for key, value in notes.items():
+        for key, value in {**notes, "model_type": cls.model_type}.items():  # which a file of ViT, say, would change
             setattr(config, key, value)
         config.validate()
         return found
