@@ -62,6 +62,7 @@ FAULTS = """
     [by hub and our models; AutoTokenizer alone is transformers' own and reads what it is told]
 14 no token in any pushed byte, Trainer included
     hub/test_push.py::test_14_a_file_with_the_token_is_refused
+    hub/test_push.py::test_14_a_file_with_the_token_of_somebody_else_is_refused
     hub/test_round_trip.py::test_14_a_trainer_with_a_token_leaks_it_nowhere
     hub/test_training.py::test_14_the_token_of_a_script_is_seen_nowhere
     training/test_checkpoints.py::test_secrets_are_not_written
