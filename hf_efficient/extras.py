@@ -9,7 +9,7 @@ EXTRAS = {
     "train": ("datasets", "accelerate", "sklearn", "scipy", "matplotlib"),
     "energy": ("codecarbon",),
     "export": ("onnx", "onnxruntime", "onnxscript"),
-    "interop": ("fastapi", "uvicorn", "openai"),
+    "serve": ("fastapi", "uvicorn", "openai"),
 }
 
 

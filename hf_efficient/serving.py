@@ -19,7 +19,7 @@ PROMPTS = ("prompt", "messages", "input")
 
 def serve(model: str, host: str = "localhost", port: int = 8000, device: str = "auto") -> None:
     """Serves a model, in a folder or on the Hub, until the process is stopped."""
-    require("interop")
+    require("serve")
     from transformers.cli.serve import Serve
     from transformers.cli.serving import server
 

@@ -31,8 +31,8 @@ class FiniteMixin:
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             return
         weights = [weight for group in self.optimizer.param_groups for weight in group["params"] if weight.numel()]
-        if not get_total_norm(weights, math.inf).isfinite():
-            self.check_weights(dict(self.model.named_parameters()), self.state.global_step + 1)
+        if not get_total_norm(weights).isfinite():  # it may overflow, so they are looked at
+            self.check_weights(self.model.state_dict(), self.state.global_step + 1)
 
     def check_weights(self, weights: dict[str, Tensor], step: int) -> None:
         """Raises if some are no numbers."""

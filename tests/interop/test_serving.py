@@ -16,7 +16,7 @@ from hf_efficient.data.tokenization import build_tokenizer
 from hf_efficient.serving import fault
 
 for package in ("fastapi", "uvicorn", "openai"):
-    pytest.importorskip(package, reason="pip install hf-efficient[interop]")
+    pytest.importorskip(package, reason="pip install hf-efficient[serve]")
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 DEADLINE = 240  # seconds, most of it for imports on a busy machine
