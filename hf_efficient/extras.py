@@ -9,6 +9,7 @@ EXTRAS = {
     "train": ("datasets", "accelerate", "sklearn", "scipy", "matplotlib"),
     "energy": ("codecarbon",),
     "export": ("onnx", "onnxruntime", "onnxscript"),
+    "serve": ("fastapi", "uvicorn", "openai"),
 }
 
 

@@ -8,6 +8,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 import hf_efficient  # noqa: F401  registers our models
 
+from .data.images import open_rgb
 from .errors import CommandError
 
 # How the names of a task's classes end.
@@ -70,8 +71,13 @@ def predict(
                 raise CommandError(f"there is no image {name}.")
         known = {"image-classification": {"top_k": top_k}, "object-detection": {"threshold": threshold}}
         options = known.get(task, {})
+
+    def read(name: str):
+        """A file as training reads it; a pipeline would drop transparency and clip 16 bits."""
+        return name if task == "text-generation" or "://" in name else open_rgb(name)
+
     try:
         answer = pipeline(task, model=model, trust_remote_code=trust_remote_code)
-        return [{"input": text, "task": task, "predictions": answer(text, **options)} for text in inputs]
+        return [{"input": name, "task": task, "predictions": answer(read(name), **options)} for name in inputs]
     except (OSError, ValueError) as error:
         raise CommandError(" ".join(str(error).split())) from error

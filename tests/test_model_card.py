@@ -182,6 +182,12 @@ def test_the_text_says_how_it_was_made_and_how_that_is_known(folder):
     assert "/home/me" not in text and "\n\n\n" not in text
 
 
+def test_a_frozen_backbone_dropped_no_patches(weights, tmp_path):
+    settings = {**RESULTS["settings"], "model": {"pretrained": "google/vit", "freeze_backbone": True}}
+    text = render_card(make_run(tmp_path / "run", weights["classifier"], settings=settings)).text
+    assert "Its backbone was frozen: training, like evaluation, saw all patches." in text and "batches" not in text
+
+
 @pytest.mark.parametrize("missing", ["results.json", "energy.json"])
 def test_what_is_missing_is_left_out_and_named(folder, missing):
     (folder / missing).unlink()

@@ -11,7 +11,7 @@ from importlib import import_module
 
 from ..errors import CommandError
 
-COMMANDS = ("train", "evaluate", "predict", "export", "push", "pull", "compare", "energy", "bench")
+COMMANDS = ("train", "evaluate", "predict", "serve", "export", "push", "pull", "compare", "energy", "bench")
 COMMANDS += ("list", "new-mechanism")
 HELP = """Efficient transformers that behave like any other Hugging Face model.
 

@@ -1,10 +1,10 @@
 """Evaluate a model on a dataset: image classifiers, object detectors, language models.
 
-    hf-efficient evaluate results/cifar10_hugginggreen_vit_small cifar10
-    hf-efficient evaluate results/pydocs_compressive_performer pydocs --split test --output scores.json
+    hf-efficient evaluate results/cifar10_hugginggreen_vit_small
+    hf-efficient evaluate results/pydocs_compressive_performer pydocs --split validation --output scores.json
 
-Images are those of the split for evaluation. What is found is printed as a table and written as JSON. A text must be
-split as it was for training: --level and --preset are those of the run.
+What is found is printed as a table and written as JSON. Data are read as by the run that trained the model: level,
+preset, limits, context and batch size are its own unless they are given here.
 """
 
 from pathlib import Path
@@ -18,14 +18,14 @@ TASKS = ("image-classification", "object-detection", "text-generation")
 def main(argv: list[str]) -> None:
     parser = Parser("evaluate", __doc__)
     parser.add_argument("model", help="a folder that a training wrote, or a repository")
-    parser.add_argument("dataset", help="a name or path, as in `dataset:` of a run")
+    parser.add_argument("dataset", nargs="?", help="a name or path, as in `dataset:` of a run; by default the run's")
     parser.add_argument("--task", choices=TASKS, help="by default what the model was made for")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--limit", type=int, help="images, or bytes of text; by default all")
-    parser.add_argument("--mosaic", action="store_true", help="of detection: four images in a square")
-    parser.add_argument("--split", choices=["test", "validation"], default="test", help="of a text")
-    parser.add_argument("--level", default="byte", help="of a text's tokens: byte, bpe or word")
-    parser.add_argument("--preset", default="standard", help="how a text is cleaned and split: standard or paper")
+    parser.add_argument("--batch-size", type=int, help="by default the run's, or 64")
+    parser.add_argument("--limit", type=int, help="images, or bytes of text; by default as in the run, or all")
+    parser.add_argument("--mosaic", action="store_true", default=None, help="of detection: four images in a square")
+    parser.add_argument("--split", choices=["test", "validation"], default="test", help="validation: what chose")
+    parser.add_argument("--level", help="of a text's tokens: byte, bpe or word; by default the run's")
+    parser.add_argument("--preset", help="how a text is cleaned and split: standard or paper; by default the run's")
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a repository")
     parser.add_argument("--output", type=Path, help="the JSON file; by default evaluation.json in the model's folder")
     arguments = vars(parser.parse_args(argv))

@@ -5,8 +5,8 @@
 Sends a folder (a trained model, its processor, its card) to a repository on the Hub, in one commit, and compares the
 checksums afterwards. Files that are there already are not sent again; if nothing has changed there is no commit.
 
-The token comes from `hf auth login` or the variable HF_TOKEN. It is written nowhere, and a file that holds it is
-refused.
+The token comes from `hf auth login` or the variable HF_TOKEN. It is written nowhere, and a file that holds a token is
+refused. Links that lead out of the folder are not shared.
 """
 
 from .parser import Parser
@@ -23,6 +23,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--tag", help="a name for this commit, such as v1")
     parser.add_argument("--message", default="Upload with hf_efficient", help="of the commit (default: %(default)s)")
     parser.add_argument("--timeout", type=float, metavar="S", help="in seconds (default: 120, and 1 for each MiB)")
+    parser.add_argument("--allow-tokens", action="store_true", help="share what looks like a token of somebody else")
     parser.add_argument("--dry-run", action="store_true", help="show what would be sent, and send nothing")
     arguments = vars(parser.parse_args(argv))
     from .. import hub

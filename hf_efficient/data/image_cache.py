@@ -19,15 +19,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from filelock import FileLock
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
 from .folders import CACHE_FOLDER, cache_folder
 from .image_sources import ROWS_AT_A_TIME, Row, Source
-from .images import to_rgb
+from .images import open_rgb
 
-VERSION = 1  # of the files' layout and of what decoding does
+VERSION = 2  # of the files' layout and of what decoding does
 
 
 class Decoded(NamedTuple):
@@ -174,18 +174,17 @@ def _decode(row: Row, numbers: dict[str, int], size: tuple[int, int] | None) -> 
     label = numbers.get(row.label) if isinstance(row.label, str) else row.label
     if label is None or not 0 <= label < len(numbers):
         raise ValueError(f"label {row.label!r} is not one of the {len(numbers)} classes")
-    with _open(row) as opened:
-        image = to_rgb(ImageOps.exif_transpose(opened))
+    image = open_rgb(_file(row))
     box = _relative_box(row.bbox, *image.size)
     if size and image.size != size[::-1]:
         image = image.resize(size[::-1], Image.Resampling.BILINEAR)
     return np.asarray(image), label, box
 
 
-def _open(row: Row) -> Image.Image:
+def _file(row: Row) -> io.BytesIO | Path:
     if row.fault:
         raise ValueError(row.fault)
-    return Image.open(io.BytesIO(row.image) if isinstance(row.image, bytes) else row.image)
+    return io.BytesIO(row.image) if isinstance(row.image, bytes) else row.image
 
 
 def _relative_box(bbox: list[float] | None, width: int, height: int) -> list[float]:
@@ -205,7 +204,7 @@ def _relative_box(bbox: list[float] | None, width: int, height: int) -> list[flo
 
 def _is_larger(row: Row | None, size: tuple[int, int]) -> bool:
     try:
-        with _open(row) as image:
+        with Image.open(_file(row)) as image:
             return image.height > size[0] and image.width > size[1]
     except Exception:
         return False  # decoding will say what is wrong with it

@@ -1,7 +1,8 @@
 """The image processor that belongs to a model: one of transformers' own, which loads anywhere without our code.
 
-What `image_processor_for` returns is careful besides: an image without pixels is an error, and 16-bit grey is scaled
-(`to_rgb`). Saved, it is transformers' processor and nothing else; loaded again, it is as careful as that.
+What `image_processor_for` returns is careful besides: images become RGB as in training (`to_rgb`), so 16-bit grey is
+scaled, and what has no pixels or no range of values is an error. Saved, it is transformers' own processor; loaded
+again, it is as careful as that.
 """
 
 from PIL import Image
@@ -13,10 +14,10 @@ from .images import to_rgb
 
 
 class _Careful:
-    def process_image(self, image, *args, **kwargs):
-        if isinstance(image, Image.Image) and (0 in image.size or image.mode.startswith("I;16")):
+    def process_image(self, image, do_convert_rgb=None, *args, **kwargs):
+        if isinstance(image, Image.Image) and (do_convert_rgb or 0 in image.size):
             image = to_rgb(image)
-        return super().process_image(image, *args, **kwargs)
+        return super().process_image(image, do_convert_rgb, *args, **kwargs)
 
     def to_dict(self) -> dict:
         name = type(self).__mro__[2].__name__.removesuffix("Pil")

@@ -2,6 +2,8 @@
 
 import fnmatch
 import hashlib
+import re
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -35,15 +37,21 @@ WEIGHTS = (
     "model.safetensors.index.json",
     "pytorch_model*.bin*",
 )
+TOKEN = re.compile(rb"(?<![A-Za-z0-9_])(?:hf|api_org)_[A-Za-z0-9]{34}(?![A-Za-z0-9])")  # of anybody
 CHUNK = 2**20
+OVERLAP = 4096  # of what is searched at a time; longer than any token
 
 
 def list_files(folder: Path, left_out: Iterable[str] = LEFT_OUT) -> dict[str, Path]:
-    """The files to share, by their names in the repository."""
+    """The files to share, by their names in the repository. Links that lead out of the folder are not among them."""
     if not folder.is_dir():
         raise HubError(f"there is no folder {folder}.")
     names = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     files = {name: path for name, path in names.items() if not matches(name, left_out)}
+    if strays := [name for name, path in files.items() if not _is_inside(path, folder)]:
+        where = f"{strays[0]} -> {files[strays[0]].resolve()}"
+        warnings.warn(f"links that lead out of {folder} are not shared: {where}. Copy what is meant.", stacklevel=2)
+        files = {name: path for name, path in files.items() if name not in strays}
     if not files:
         raise HubError(f"{folder} holds nothing to share.")
     if odd := [name for name in files if "\\" in name or not name.isprintable()]:
@@ -55,24 +63,38 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def refuse_token(files: Mapping[str, Path], token: str | None = None) -> None:
-    """Raises for a file that holds a token of this machine."""
-    secrets = [secret.encode() for secret in known_tokens(token)]
+def _is_inside(path: Path, folder: Path) -> bool:
+    """Whether a file lies in its folder, or, of a snapshot in the Hub's cache, among the files of its repository."""
+    home = folder.resolve()
+    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
+    return any(path.resolve().is_relative_to(place) for place in (home, blobs))
+
+
+def refuse_token(files: Mapping[str, Path], token: str | None = None, allow_tokens: bool = False) -> None:
+    """Raises for a file that holds a token of this machine, or, unless that is allowed, what looks like anybody's."""
+    secrets = [re.compile(re.escape(secret.encode())) for secret in known_tokens(token)]
     for name, path in files.items():
-        if any(_holds(path, secret) for secret in secrets):
+        if _holds(path, secrets):
             raise HubError(
                 f"{name} holds your token, so nothing has been sent. Remove it there, and make a new token."
             )
+        if not allow_tokens and (found := _holds(path, [TOKEN])):
+            raise HubError(
+                f"{name} holds what looks like somebody's token ({found[:6].decode()}...), so nothing has been sent. "
+                "Remove it there; if it is none, push with allow_tokens=True (--allow-tokens)."
+            )
 
 
-def _holds(path: Path, secret: bytes) -> bool:
+def _holds(path: Path, patterns: Iterable[re.Pattern[bytes]]) -> bytes | None:
+    """What is found first of some patterns."""
     end = b""
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
-            if secret in end + chunk:
-                return True
-            end = chunk[-len(secret) :]
-    return False
+            for pattern in patterns:
+                if found := pattern.search(end + chunk):
+                    return found[0]
+            end = chunk[-OVERLAP:]
+    return None
 
 
 def refuse_hostile_names(names: Iterable[str]) -> None:

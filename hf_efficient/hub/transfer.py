@@ -50,6 +50,7 @@ def push(
     message: str = "Upload with hf_efficient",
     path_in_repo: str = "",
     left_out: Iterable[str] = contents.LEFT_OUT,
+    allow_tokens: bool = False,
     token: str | None = None,
     dry_run: bool = False,
     timeout: float | None = None,
@@ -58,14 +59,15 @@ def push(
 
     The repository, and the branch, are made if need be. Files that are there already are not sent again, and if
     nothing has changed there is no commit; weights of another number of shards are removed. Afterwards the checksums
-    that the Hub states are compared with the files. `private=True` never writes to a public repository.
+    that the Hub states are compared with the files. `private=True` never writes to a public repository. A file that
+    holds a token is refused: always if it is yours, and what looks like somebody else's unless `allow_tokens`.
 
     `timeout`: seconds for all of it, including retries; by default 120, and one more for each MiB.
     """
     with _as_folder(source) as folder:
         prefix = f"{path_in_repo.strip('/')}/" if path_in_repo else ""
         files = {prefix + name: path for name, path in contents.list_files(folder, left_out).items()}
-        contents.refuse_token(files, token)
+        contents.refuse_token(files, token, allow_tokens)
         contents.refuse_hostile_files(folder)
         upload = _Upload(_api(token), repo_id, files)
         call = Call(f"pushing to {repo_id}", timeout, token)

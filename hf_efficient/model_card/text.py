@@ -25,16 +25,7 @@ def about(model: TrainedModel) -> str:
     if isinstance(attention := getattr(config, "attention", None), str):
         sentences.append(f"Its attention is `{attention}`.")
     if config.model_type == "hugginggreen_vit" and config.heuristic != "none":
-        chosen = f"{'drawn' if config.probabilistic else 'the best'} by {config.heuristic}"
-        if config.heuristic == "random":
-            chosen = "drawn at random"
-        decay = "" if config.prob_schedule == "constant" else f" at first ({config.prob_schedule} schedule)"
-        then = "does the same, always" if config.select_at_eval else "sees all of them"
-        kept = f"{config.prob:.0%} of the batches{decay} keep {config.num_kept_patches}"
-        if schedule := model.settings.get("training", {}).get("patch_schedule"):
-            steps = (f"{share:.0%} from {float(start):.0%} of the steps on" for start, share in schedule.items())
-            kept = f"batches keep a share ({', '.join(steps)})"
-        sentences.append(f"In training, {kept} of {config.num_patches} patches, {chosen}; evaluation {then}.")
+        sentences.append(selection(model))
     if config.model_type == "compressive_performer":
         sentences.append(
             f"It reads {config.segment_length} tokens at a time and remembers the {config.memory_length} before them, "
@@ -42,6 +33,25 @@ def about(model: TrainedModel) -> str:
             "tokens each."
         )
     return " ".join(filter(None, sentences))
+
+
+def selection(model: TrainedModel) -> str:
+    """Which patches training and evaluation saw."""
+    config, settings = model.config, model.settings
+    chosen = f"{'drawn' if config.probabilistic else 'the best'} by {config.heuristic}"
+    if config.heuristic == "random":
+        chosen = "drawn at random"
+    some = f"{config.num_kept_patches} of {config.num_patches} patches, {chosen}"
+    if settings.get("model", {}).get("freeze_backbone"):  # which then is as in evaluation
+        seen = f"kept {some}, always" if config.select_at_eval else "saw all patches"
+        return f"Its backbone was frozen: training, like evaluation, {seen}."
+    decay = "" if config.prob_schedule == "constant" else f" at first ({config.prob_schedule} schedule)"
+    kept = f"{config.prob:.0%} of the batches{decay} keep {some}"
+    if schedule := settings.get("training", {}).get("patch_schedule"):
+        steps = (f"{share:.0%} from {float(start):.0%} of the steps on" for start, share in schedule.items())
+        kept = f"batches keep a share ({', '.join(steps)}) of {config.num_patches} patches, {chosen}"
+    then = "does the same, always" if config.select_at_eval else "sees all of them"
+    return f"In training, {kept}; evaluation {then}."
 
 
 def limits(model: TrainedModel) -> list[str]:

@@ -37,7 +37,7 @@ class EfficientPreTrainedModel(PreTrainedModel):
             check_folder(os.path.join(pretrained_model_name_or_path, kwargs.get("subfolder") or ""))
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
-        if broken := [name for name, x in model.state_dict().items() if not _is_finite(x)]:
+        if broken := [name for name, x in model.state_dict().items() if not is_finite(x)]:
             names = ", ".join(broken[:5]) + (", ..." if len(broken) > 5 else "")
             warnings.warn(
                 f"{len(broken)} of the weights hold NaN or infinity: {names}. The training diverged, or the file is "
@@ -83,7 +83,7 @@ def _is_loaded(module: nn.Module) -> bool:
     return all(getattr(x, "_is_hf_initialized", False) for x in own or module.parameters())
 
 
-def _is_finite(x: Tensor) -> bool:
+def is_finite(x: Tensor) -> bool:
     if x.is_meta or not x.is_floating_point() or x.element_size() == 1:  # bytes of a quantised model
         return True
     return bool(x.sum().isfinite()) or bool(x.isfinite().all())  # the sum is quick, but may overflow

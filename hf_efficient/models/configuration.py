@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import field, fields
 from functools import wraps
 from typing import ClassVar
@@ -78,12 +78,20 @@ class EfficientConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict, **kwargs):
-        """What is given beside a stored config goes before it: a new number of labels does away with the old names."""
+        """What is given beside a stored config goes before it: a new number of labels does away with the old names.
+
+        Keys that nobody here knows are kept: what a person noted in a config, or a later version wrote.
+        """
         if kwargs.get("num_labels") is not None or kwargs.get("id2label") is not None:
             config_dict = {key: value for key, value in config_dict.items() if key not in ("id2label", "label2id")}
             config_dict |= {key: kwargs.pop(key) for key in ("id2label", "label2id") if key in kwargs}
-        found = super().from_dict(config_dict, **kwargs)
-        (found[0] if isinstance(found, tuple) else found).validate()
+        notes = {key: config_dict[key] for key in cls.unknown_keys(config_dict)}
+        notes |= {key: kwargs.pop(key) for key in notes if key in kwargs}
+        found = super().from_dict({key: x for key, x in config_dict.items() if key not in notes}, **kwargs)
+        config = found[0] if isinstance(found, tuple) else found
+        for key, value in {**notes, "model_type": cls.model_type}.items():  # which a file of ViT, say, would change
+            setattr(config, key, value)
+        config.validate()
         return found
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args, **kwargs) -> None:
@@ -100,14 +108,18 @@ class EfficientConfig(PreTrainedConfig):
     def to_dict(self) -> dict:
         return {key: value for key, value in super().to_dict().items() if key != "model_module"}
 
+    @classmethod
+    def unknown_keys(cls, keys: Iterable[str]) -> list[str]:
+        known = {f.name for f in fields(cls)} | TRANSFORMERS_KEYS
+        known |= set(GenerationConfig._get_default_generation_params())
+        return [key for key in keys if key not in known and not key.startswith("_") and not hasattr(cls, key)]
+
     def refuse_unknown(self, kwargs: dict) -> None:
         own = {f.name for f in fields(self)}
-        known = own | TRANSFORMERS_KEYS | set(GenerationConfig._get_default_generation_params())
-        for key in kwargs:
-            if key not in known and not key.startswith("_") and not hasattr(type(self), key):
-                close = difflib.get_close_matches(key, own, 1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(own))}."
-                raise ValueError(f"unknown key {key!r}; {hint}")
+        for key in self.unknown_keys(kwargs):
+            close = difflib.get_close_matches(key, own, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(own))}."
+            raise ValueError(f"unknown key {key!r}; {hint}")
 
     def validate_labels(self):
         if self.id2label is not None and set(self.id2label) != set(range(len(self.id2label))):

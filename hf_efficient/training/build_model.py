@@ -1,11 +1,13 @@
 """Builds the model that the section `model` of a run asks for.
 
-The section is {model_type: ..., fields of its config}, or {pretrained: ..., fields to override}. Any model of
-transformers works, ours included. Keys that its config does not have are refused here, since transformers' own
-configs take anything.
+The section is {model_type: ..., fields of its config}, or {pretrained: ..., fields to override}. With both, weights of
+`pretrained` go into a model of `model_type`, as `KerformerViTModel.from_pretrained("google/vit-...")` does it. Any
+model of transformers works, ours included. Keys that its config does not have are refused here, since transformers'
+own configs take anything.
 """
 
 import dataclasses
+import warnings
 
 from transformers import AutoConfig, set_seed
 from transformers.configuration_utils import PreTrainedConfig
@@ -19,16 +21,18 @@ from .run_keys import Key, check_keys, explanations, suggestion
 
 OWN_KEYS = {
     "model_type": Key("model_type", help="the family: hugginggreen_vit, kerformer_vit, ..., or any of transformers'"),
-    "pretrained": Key("pretrained", None, "a folder or repository whose weights to begin with, instead of model_type"),
+    "pretrained": Key(
+        "pretrained", None, "a folder or repository whose weights to begin with; its type, if there is no model_type"
+    ),
     "freeze_backbone": Key("freeze_backbone", False, "train only what stands on the backbone"),
 }
 SEVERAL_CLASSES = "num_labels"  # no field, but every config takes it
 
 
 def config_class(section: dict) -> type[PreTrainedConfig]:
-    if section.get("pretrained"):
-        return type(_pretrained_config(section["pretrained"]))
     model_type = section.get("model_type")
+    if section.get("pretrained") and not model_type:
+        return type(_pretrained_config(section["pretrained"]))
     if not model_type:
         raise RunError("model.model_type is missing. Set it, or model.pretrained, to say which model to train.")
     if model_type not in CONFIG_MAPPING:
@@ -76,7 +80,9 @@ def build_config(section: dict, **facts) -> PreTrainedConfig:
         fields.pop("num_labels", None)  # follows from it
     try:
         if section.get("pretrained"):
-            return AutoConfig.from_pretrained(section["pretrained"], **fields)
+            config = config_class(section).from_pretrained(section["pretrained"], **fields)
+            config.model_type = type(config).model_type  # the stored one may be another
+            return config
         return AutoConfig.for_model(section["model_type"], **fields)
     except (ValueError, TypeError) as error:
         raise RunError(f"model: {error}") from error
@@ -92,11 +98,7 @@ def build_model(section: dict, auto_class: type, *, seed: int, **facts) -> PreTr
     set_seed(seed)
     try:
         if section.get("pretrained"):
-            stored = _pretrained_config(section["pretrained"])
-            other_classes = stored.num_labels != config.num_labels  # then the last layer starts anew
-            model = auto_class.from_pretrained(
-                section["pretrained"], config=config, ignore_mismatched_sizes=other_classes
-            )
+            model = load_pretrained(section["pretrained"], auto_class, config)
         else:
             model = auto_class.from_config(config)
     except ValueError as error:
@@ -105,4 +107,36 @@ def build_model(section: dict, auto_class: type, *, seed: int, **facts) -> PreTr
         if not hasattr(model, "freeze_backbone"):
             raise RunError(f"model.freeze_backbone: {type(model).__name__} has no method freeze_backbone.")
         model.freeze_backbone()
+    return model
+
+
+def load_pretrained(source: str, auto_class: type, config: PreTrainedConfig) -> PreTrainedModel:
+    """A model with the weights of `source`. What stands on the backbone may start anew, the backbone may not."""
+    stored = _pretrained_config(source).model_type
+    try:
+        model, found = auto_class.from_pretrained(
+            source, config=config, ignore_mismatched_sizes=True, output_loading_info=True
+        )
+    except TypeError as error:
+        if stored == config.model_type:
+            raise
+        raise RunError(f"model.pretrained={source!r} is a {stored}: it can't become a {config.model_type}.") from error
+    weights = [name for name, _ in model.named_parameters()]
+    backbone = [name for name in weights if name.startswith(f"{model.base_model_prefix}.")] or weights
+    shapes = {name: (list(there), list(here)) for name, there, here in found["mismatched_keys"]}
+    missing = [name for name in backbone if name in found["missing_keys"] and name not in shapes]
+    if wrong := [name for name in backbone if name in shapes]:
+        there, here = shapes[wrong[0]]
+        raise RunError(
+            f"model.pretrained={source!r} does not fit: {wrong[0]} is {there} there and {here} here"
+            f"{f', and {len(wrong) - 1} more' if len(wrong) > 1 else ''}. Leave out the fields of model that differ."
+        )
+    if len(missing) == len(backbone):
+        raise RunError(
+            f"model.pretrained={source!r} holds none of the weights of a {config.model_type}: give one that does, or "
+            "leave out model_type to train the model that it is."
+        )
+    if missing:
+        names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        warnings.warn(f"{len(missing)} weights that {source} does not have start anew: {names}.", stacklevel=2)
     return model

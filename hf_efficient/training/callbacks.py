@@ -1,4 +1,4 @@
-"""Callbacks for the moving average of the weights and for stopping at SIGTERM."""
+"""Callbacks for the moving average of the weights and for stopping at SIGTERM and SIGINT."""
 
 import signal
 import sys
@@ -24,34 +24,47 @@ class AverageCallback(TrainerCallback):
 
 
 class StopSignal(TrainerCallback):
-    """SIGTERM is answered at the end of the step: a checkpoint is saved, then the process exits with 143."""
+    """SIGTERM and SIGINT (Ctrl-C) are answered at the end of the step: a checkpoint is saved, then the run ends as it
+    would have without. A second SIGINT ends it at once."""
 
     def __init__(self):
-        self.received = False
+        self.received = 0  # which
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():  # where Python takes no signals
             yield
             return
-        before = signal.signal(signal.SIGTERM, self.receive)
+        self.received = 0
+        before = {number: signal.signal(number, self.receive) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def receive(self, number, frame) -> None:
-        self.received = True
+        if self.received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = number
 
     def on_step_end(self, args, state, control, **kwargs):
         if args.world_size > 1:  # processes hear of it one by one, but must save together
             heard = torch.tensor(float(self.received), device=args.device)
             torch.distributed.all_reduce(heard, torch.distributed.ReduceOp.MAX)
-            self.received = bool(heard)
+            self.received = int(heard)
         if self.received:
             if state.is_world_process_zero:
-                print("SIGTERM: saving a checkpoint; the same command goes on from it.", file=sys.stderr, flush=True)
+                name = signal.Signals(self.received).name
+                print(f"{name}: saving a checkpoint; the same command goes on from it.", file=sys.stderr, flush=True)
             control.should_save = True
+
+    def end_if_received(self) -> None:
+        """When the checkpoint is there."""
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.received:
+            sys.exit(128 + self.received)  # what a shell calls it
 
 
 @contextmanager

@@ -1,11 +1,16 @@
 """How good a model is on a dataset: image classifiers, object detectors, language models.
 
-Images are those of the split for evaluation. A text must be split as it was for training.
+What the run that trained a model has said of its data holds here too: tokens, splits, limits, context and batches, all
+of which change the scores of a text. It stands in results.json beside the weights.
 """
 
+import inspect
 import json
 import tempfile
+import warnings
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -15,6 +20,7 @@ from transformers import (
     AutoModelForObjectDetection,
 )
 from transformers.modeling_utils import PreTrainedModel
+from transformers.utils import cached_file
 
 import hf_efficient
 
@@ -42,17 +48,21 @@ AUTO_CLASSES = {
 }
 
 
+# What a model keeps to on other data as well.
+OF_THE_MODEL = ("level", "preset", "segment_length", "image_size", "mosaic")
+
+
 def evaluate(
     model: str,
-    dataset: str,
+    dataset: str | None = None,
     *,
     task: str | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     limit: int | None = None,
-    mosaic: bool = False,
+    mosaic: bool | None = None,
     split: str = "test",
-    level: str = "byte",
-    preset: str = "standard",
+    level: str | None = None,
+    preset: str | None = None,
     trust_remote_code: bool = False,
     output: Path | None = None,
 ) -> dict:
@@ -60,12 +70,13 @@ def evaluate(
 
     Args:
         model: a folder that a training wrote, or a repository.
-        dataset: a name or path, as in `dataset:` of a run.
+        dataset: a name or path, as in `dataset:` of a run; by default what the model was trained on.
         task: by default what the model was made for.
-        limit: images, or bytes of text; by default all.
-        mosaic: of detection: four images in a square.
-        split: of a text: "test" or "validation".
-        level, preset: of a text, as in `dataset:` of the run that trained the model.
+        batch_size: by default that of the run's evaluation, or 64.
+        limit: images, or bytes of text; by default as in the run, or all.
+        mosaic: of detection: four images in a square; by default as in the run.
+        split: "test", or "validation": that of a text, or the training images that the run held out.
+        level, preset: of a text; by default as in the run, or "byte" and "standard".
         trust_remote_code: run code that comes with a repository.
         output: the JSON file; by default evaluation.json in the model's folder.
     """
@@ -73,18 +84,23 @@ def evaluate(
         task = task or task_of(model, trust_remote_code)
         if task not in AUTO_CLASSES:
             raise RunError(f"{model} is for {task}, and only {', '.join(AUTO_CLASSES)} can be evaluated.")
+        run = results_of(model)
+        limited = {"limit" if task == "text-generation" else "evaluation_limit": limit}
+        section = data_of(run, dataset, {**limited, "mosaic": mosaic, "level": level, "preset": preset})
+        dataset = section["name"]
         network = AUTO_CLASSES[task].from_pretrained(model, trust_remote_code=trust_remote_code).eval()
         with tempfile.TemporaryDirectory() as folder:
-            training = EfficientTrainingArguments(
-                output_dir=folder, per_device_eval_batch_size=batch_size, disable_tqdm=True
-            )
+            training = EfficientTrainingArguments(output_dir=folder, disable_tqdm=True)
+            rows = batch_size or batch_of(run, training.per_device_eval_batch_size)
+            training.per_device_eval_batch_size = max(1, rows // training.world_size)
             if task == "text-generation":
-                options = TextOptions(name=dataset, level=level, preset=preset, limit=limit, tokenizer=model)
-                trainer = text_trainer(network, training, options, split)
+                known = {field.name for field in fields(TextOptions)}
+                found = {key: value for key, value in section.items() if key in known}
+                trainer = text_trainer(network, training, TextOptions(**{**found, "tokenizer": model}), split)
             else:
-                images = load_images(dataset, evaluation_limit=limit, boxes=task == "object-detection").evaluation
                 processor = AutoImageProcessor.from_pretrained(model, trust_remote_code=trust_remote_code)
-                trainer = image_trainer(network, training, images, processor, mosaic)
+                images = read_images(section, split, boxes=task == "object-detection")
+                trainer = image_trainer(network, training, images, processor, section.get("mosaic", False))
             with torch.inference_mode():
                 metrics = trainer.evaluate()
     except (OSError, ValueError) as error:
@@ -95,7 +111,7 @@ def evaluate(
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "dataset": dataset,
         "task": task,
-        "split": split if task == "text-generation" else "evaluation",
+        "split": split,
         "samples": len(trainer.eval_dataset),
         "metrics": {name.removeprefix("eval_"): finite(value) for name, value in found.items()},
         "seconds": metrics.get("eval_runtime"),
@@ -107,6 +123,49 @@ def evaluate(
         replace_file(file, json.dumps(results, indent=2) + "\n")
         print(f"{table(results)}\n\nWritten to {file}", flush=True)
     return results
+
+
+def results_of(model: str) -> dict:
+    """What the run that trained a model left in its results.json; empty if there is none."""
+    try:
+        found = json.loads(Path(cached_file(model, "results.json")).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("settings"), dict) else {}
+
+
+def data_of(run: dict, dataset: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    """The section `dataset` to evaluate with: what is given, else what the run had."""
+    own = run.get("settings", {}).get("dataset") or {}
+    name = dataset or own.get("name")
+    if name is None:
+        raise RunError("no dataset is given, and nothing beside the model says what it was trained on.")
+    given = {key: value for key, value in given.items() if value is not None}
+    if not own:
+        return {"level": "byte", "preset": "standard", **given, "name": name}
+    same = name == own.get("name")
+    counts = (*OF_THE_MODEL, "limit") if same else OF_THE_MODEL
+    was = {"level": TextOptions.level, "preset": TextOptions.preset, **own}
+    if other := [key for key in counts if key in given and given[key] != was.get(key)]:
+        changes = ", ".join(f"{key}={was.get(key)} instead of {given[key]}" for key in other)
+        warnings.warn(f"the model was trained with {changes}: its scores are not those of its run.", stacklevel=3)
+    kept = own if same else {key: own[key] for key in OF_THE_MODEL if key in own}
+    return {**kept, **given, "name": name}
+
+
+def batch_of(run: dict, default: int) -> int:
+    """How many rows the run's evaluation read at once: as many streams does a text have."""
+    training = run.get("settings", {}).get("training") or {}
+    return training.get("per_device_eval_batch_size", default) * run.get("processes", 1)
+
+
+def read_images(section: dict[str, Any], split: str, boxes: bool) -> ImageSet:
+    if split == "validation" and not section.get("validation"):
+        raise RunError("the run held out no training images for a validation split: evaluate the split test.")
+    found = {key: value for key, value in section.items() if key in inspect.signature(load_images).parameters}
+    if split == "test":
+        found.pop("validation", None)
+    return load_images(**{**found, "boxes": boxes}).evaluation
 
 
 def image_trainer(

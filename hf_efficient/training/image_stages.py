@@ -231,6 +231,7 @@ class ContrastiveTrainer(EfficientTrainer):
         if folder.name.endswith(UNFINISHED):  # a checkpoint needs the projection too
             super()._save(output_dir, state_dict)
             return
+        self.check_weights(self.model.state_dict() if state_dict is None else state_dict, self.state.global_step)
         if state_dict is not None:
             prefix = "encoder."
             state_dict = {k.removeprefix(prefix): x for k, x in state_dict.items() if k.startswith(prefix)}

@@ -48,6 +48,11 @@ def train_and_report(
     Returns:
         what results.json holds.
     """
+    with trainer.owning_folder():
+        return train_in_folder(trainer, run, unit, items_per_sample, known)
+
+
+def train_in_folder(trainer: EfficientTrainer, run: Run, unit: str, items_per_sample: float, known: dict) -> dict:
     claim_folder(run, trainer.is_world_process_zero())
     if trainer.is_world_process_zero():
         print(header(trainer, run.dataset.get("name", "")) + "\n", flush=True)

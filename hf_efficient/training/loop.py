@@ -59,6 +59,9 @@ class Loop(TrainerCallback):
     def on_epoch_begin(self, args, state, control, **kwargs):
         self.epoch_is_over = self.save_at_epoch_end = False
 
+    def on_optimizer_step(self, args, state, control, **kwargs):
+        self.trainer.check_step()
+
     def on_epoch_end(self, args, state, control, **kwargs):
         self.epoch_is_over = True
         if self.save_at_epoch_end:

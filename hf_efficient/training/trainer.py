@@ -12,9 +12,8 @@ Where transformers' loop can't be resumed exactly, it is mended here:
 - Weights are loaded all or not at all; transformers goes on with those it finds.
 """
 
-import math
-import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -33,7 +32,9 @@ from .arguments import STEP_FUNCTIONS
 from .budget import Plan, plan_run
 from .callbacks import AverageCallback, StopSignal, without_bars
 from .ema import MovingAverage
-from .errors import CheckpointError, NonFiniteError, RunError
+from .errors import CheckpointError, RunError
+from .finite_mixin import FiniteMixin
+from .folder_lock import FolderLock, own_folder
 from .history import HistoryCallback, draw_curves
 from .hub_mixin import HubMixin
 from .image_sizes import check_image_sizes, interpolates, resize_images
@@ -44,10 +45,8 @@ from .progress import ProgressBar, ProgressLines
 from .step_functions import value_at
 from .trainer_methods import check_trainer_methods
 
-TERMINATED = 128 + 15  # what a shell calls the exit by SIGTERM
 
-
-class EfficientTrainer(HubMixin, Trainer):
+class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
     """A Trainer with exact resume, for `EfficientTrainingArguments`; everything else is as in transformers.
 
     Subclasses save what else their next step depends on in `save_extra`, and get it back in `load_extra`.
@@ -65,6 +64,7 @@ class EfficientTrainer(HubMixin, Trainer):
         self.average: MovingAverage | None = None
         self.plan: Plan | None = None  # of the budget, if there is one
         self.energy_options: dict | None = None  # of what a budget of energy is measured with
+        self.lock: FolderLock | None = None  # of output_dir, while this run owns it
         self.stop_signal = StopSignal()
         self.loop = Loop(self)
         for callback in (PrinterCallback, ProgressCallback):
@@ -112,6 +112,22 @@ class EfficientTrainer(HubMixin, Trainer):
             resume_from_checkpoint: True for the newest intact one in `output_dir`, or from the beginning if there is
                 none; or the folder of one.
         """
+        with self.owning_folder():
+            return self._train(resume_from_checkpoint, **kwargs)
+
+    @contextmanager
+    def owning_folder(self) -> Iterator[None]:
+        """With output_dir for this run alone; RunError on all processes if another has it."""
+        if self.lock is not None:
+            yield
+            return
+        with own_folder(self.args) as self.lock:
+            try:
+                yield
+            finally:
+                self.lock = None
+
+    def _train(self, resume_from_checkpoint: str | bool | None, **kwargs):
         if self.args.should_save:
             checkpoints.remove_leftovers(self.args.output_dir)
         checkpoint = self.choose_checkpoint(resume_from_checkpoint)
@@ -241,34 +257,11 @@ class EfficientTrainer(HubMixin, Trainer):
             self.average = None  # from here on the model has the averages itself
         return output
 
-    # ---- steps that must not be taken ----
-
     def training_step(self, model: nn.Module, inputs: dict, num_items_in_batch=None) -> Tensor:
         if self.args.image_size_schedule:
             size = int(value_at(self.args.image_size_schedule, self.state))
             inputs = resize_images(inputs, size, interpolates(self.model))
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        if not torch.isfinite(loss):
-            self.stop_for("loss", loss)
-        return loss
-
-    def _get_grad_norm(self, model, grad_norm=None):
-        grad_norm = super()._get_grad_norm(model, grad_norm)
-        scaled = getattr(self.accelerator, "scaler", None) is not None  # which expects inf, and skips the step
-        if not scaled and not math.isfinite(grad_norm):
-            self.stop_for("gradient norm", grad_norm)
-        return grad_norm
-
-    def stop_for(self, what: str, value: Tensor | float) -> None:
-        """Ends training before the optimizer spoils the weights."""
-        kept = checkpoints.list_checkpoints(self.args.output_dir)
-        last = f"the last checkpoint, {kept[-1]}, is as it was" if kept else "no checkpoint has been saved yet"
-        raise NonFiniteError(
-            f"the {what} is {float(value)} in step {self.state.global_step + 1} (epoch {self.state.epoch or 0:.2f}). "
-            f"The weights have not been changed by it, and {last}. Try a lower learning_rate (now "
-            f"{self._get_learning_rate():.3g}), more warmup_steps, a lower max_grad_norm ({self.args.max_grad_norm}), "
-            "bf16 instead of fp16, or look for NaN in the data; then give another output_dir."
-        )
+        return super().training_step(model, inputs, num_items_in_batch)
 
     # ---- evaluation ----
 
@@ -304,6 +297,7 @@ class EfficientTrainer(HubMixin, Trainer):
         self.store_flos()
         checkpoint, args = self.checkpoint_at(self.state.global_step), self.args
         with checkpoints.explain_failure(checkpoint):
+            self.lock.check()
             folder = checkpoint.with_name(checkpoint.name + checkpoints.UNFINISHED)
             if args.should_save:
                 checkpoints.begin(checkpoint)
@@ -326,8 +320,7 @@ class EfficientTrainer(HubMixin, Trainer):
         if args.should_save:
             checkpoints.rotate(args.output_dir, args.save_total_limit, self.state.best_model_checkpoint)
         self.wait()
-        if self.stop_signal.received:
-            sys.exit(TERMINATED)
+        self.stop_signal.end_if_received()
 
     def save_state(self, folder: Path, checkpoint: Path) -> None:
         """trainer_state.json, as it is once the folder is the checkpoint."""
@@ -348,6 +341,7 @@ class EfficientTrainer(HubMixin, Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir)
+        self.check_weights(self.model.state_dict() if state_dict is None else state_dict, self.state.global_step)
         with without_bars():
             if not folder.name.endswith(checkpoints.UNFINISHED) or not isinstance(self.model, PreTrainedModel):
                 super()._save(output_dir, state_dict)
@@ -365,6 +359,12 @@ class EfficientTrainer(HubMixin, Trainer):
         checkpoints.load_weights(self.model if model is None else model, resume_from_checkpoint)
         if self.average is not None:
             self.average.load(resume_from_checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """The last of what is loaded. transformers goes without what has vanished meanwhile."""
+        super()._load_rng_state(checkpoint)
+        if checkpoint is not None and (harm := checkpoints.damage(Path(checkpoint), by_checksum=False)):
+            raise CheckpointError(f"{checkpoint} was removed or changed while it was loaded: {harm}.")
 
     def _load_best_model(self):
         best = Path(self.state.best_model_checkpoint)

@@ -20,11 +20,13 @@ OVERRIDDEN = {  # method -> what ours does besides or instead
     "_get_train_sampler": "an order that is a function of seed and epoch",
     "_evaluate": "no evaluation on start after a resume",
     "_finalize_training": "leaves the averaged weights in the model",
-    "_get_grad_norm": "stops at NaN and infinity",
     "_save_checkpoint": "writes a checkpoint whole or not at all",
     "_save": "keeps the model's own names of weights",
     "_load_from_checkpoint": "loads all weights or none",
+    "_load_rng_state": "is sure that nothing vanished while it was loaded",
     "_load_best_model": "loads all weights or none, and their averages",
+    # FiniteMixin
+    "_get_grad_norm": "stops at NaN and infinity",
     # HubMixin
     "_push_from_checkpoint": "pushes in the background, and tells what goes wrong",
     "_finish_current_push": "repeats what has failed",
@@ -32,7 +34,6 @@ OVERRIDDEN = {  # method -> what ours does besides or instead
     "_get_eval_sampler": "rows of batches stay rows of streams",
 }
 CALLED = (
-    "_get_learning_rate",
     "_prepare_inputs",
     "_save_optimizer_and_scheduler",
     "_save_rng_state",

@@ -45,7 +45,7 @@ def test_the_version(capsys):
         (["xyz"], "there is no command 'xyz'. There are train, evaluate"),
         (["train"], "which run?"),
         (["train", "--seed", "1"], "which run?"),
-        (["evaluate", "model"], "required: dataset"),
+        (["evaluate"], "required: model"),
         (["predict"], "required: model"),
         (["list", "colours"], "invalid choice: 'colours'"),
         (["push", "folder", "me/model", "--private", "--public"], "not allowed with argument"),

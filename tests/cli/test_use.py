@@ -75,6 +75,13 @@ def test_predict_an_image(trained, picture, capsys):
     (record,) = json.loads(capsys.readouterr().out)
     assert record["task"] == "image-classification" and len(record["predictions"]) == 2
     assert f"{record['predictions'][0]['score']:.4f}  {record['predictions'][0]['label']}" in first
+    hidden = Image.open(picture)
+    hidden.putalpha(0)
+    hidden.save("hidden.png")
+    Image.new("RGB", hidden.size, "white").save("white.png")
+    assert main(["predict", model, "hidden.png", "white.png", "--json"]) == 0
+    seen, white = (record["predictions"] for record in json.loads(capsys.readouterr().out))
+    assert seen == white  # as in training
     assert main(["predict", model, "nowhere.png"]) == 1
     assert capsys.readouterr().err == "Error: there is no image nowhere.png.\n"
 

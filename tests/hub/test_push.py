@@ -117,6 +117,27 @@ def test_14_a_file_with_the_token_is_refused(client, hub, repo, folder):
     assert not hub.requests
 
 
+def test_14_a_file_with_the_token_of_somebody_else_is_refused(client, hub, repo, folder):
+    for prefix in ("hf_", "api_org_"):
+        (folder / "notes.txt").write_text(f"token: {prefix}{'aB3' * 11}z\n")
+        with pytest.raises(ClientError, match=r"notes\.txt holds what looks like somebody's token .*allow_tokens"):
+            push(client, folder, repo)
+    assert not hub.requests
+    (folder / "words.txt").write_text("hf_efficient hf_" + "a" * 60)  # nothing like one
+    assert "notes.txt" in push(client, folder, repo, "allow_tokens=True")["sent"]
+
+
+def test_links_that_lead_out_of_the_folder_are_not_shared(client, hub, repo, folder):
+    (folder.parent / "secret.txt").write_text("mine")
+    (folder / "notes.txt").symlink_to(folder.parent / "secret.txt")
+    (folder / "also.json").symlink_to("config.json")
+    (folder / "home").symlink_to(folder.parent)
+    assert set(push(client, folder, repo)["sent"]) == {"config.json", "model.safetensors", "also.json"}
+    assert "notes.txt ->" in client.stderr()
+    pulled = client.run(f"result = hub.pull({repo!r})")  # whose files are links to the blobs of the cache
+    assert "model.safetensors" in push(client, pulled, f"{repo}-again")["sent"]
+
+
 def test_12_the_token_reaches_no_other_origin(client, hub, repo, folder):
     push(client, folder, repo, "private=True")
     client.run(f"hub.pull({repo!r})")

@@ -6,18 +6,18 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 from interop_models import build
 
 from hf_efficient.data.tokenization import build_tokenizer
+from hf_efficient.serving import fault
 
 for package in ("fastapi", "uvicorn", "openai"):
-    pytest.importorskip(package, reason="pip install hf-efficient[interop]")
+    pytest.importorskip(package, reason="pip install hf-efficient[serve]")
 
-WORKER = Path(__file__).with_name("serve_worker.py")
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 DEADLINE = 240  # seconds, most of it for imports on a busy machine
 LOOPBACK = {"NO_PROXY": "127.0.0.1", "HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
@@ -36,7 +36,8 @@ def served(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, WORKER, "serve", folder, "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    options = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    command = [sys.executable, "-m", "hf_efficient", "serve", folder, *options]
     with open(folder / "log", "wb") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | LOOPBACK)
     try:
@@ -74,6 +75,34 @@ def test_completions(served):
     messages = [{"role": "user", "content": "Hello"}]
     answer = post(f"{address}/v1/chat/completions", {**options, "messages": messages})
     assert answer["choices"][0]["message"]["content"] == expected
+
+
+FAULTS = [
+    ({"prompt": "Hello", "max_tokens": 10**12}, "max_tokens=1000000000000 must be a whole number from 1 to 65536"),
+    ({"prompt": "Hello", "max_tokens": -1}, "max_tokens=-1 must be"),
+    ({"prompt": "Hello", "max_tokens": "many"}, "max_tokens='many' must be"),
+    ({"prompt": "", "max_tokens": 12}, "prompt is empty"),
+    ({"messages": [{"role": "user", "content": ""}]}, "messages is empty"),
+    ({"messages": []}, "messages is empty"),
+    ({"input": "", "max_output_tokens": 3}, "input is empty"),
+]
+
+
+@pytest.mark.parametrize(("body", "said"), FAULTS)
+def test_what_is_wrong_with_a_request_is_named(body, said):
+    assert said in fault(body)
+
+
+def test_faults_are_answered_and_the_server_goes_on(served):
+    address, model, _ = served
+    for body, said in FAULTS:
+        place = "chat/completions" if "messages" in body else "completions"
+        with pytest.raises(urllib.error.HTTPError) as error:
+            post(f"{address}/v1/{place}", {"model": model, **body})
+        assert error.value.code == 400 and said in json.load(error.value)["error"]
+    assert fault({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}) is None
+    assert fault({"prompt": "Hello", "max_tokens": 1}) is None
+    test_completions(served)
 
 
 def test_chat(served, tmp_path):

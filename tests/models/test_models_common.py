@@ -162,6 +162,19 @@ def test_wrong_channels_are_named(family):
 
 
 @families
+def test_what_a_config_was_given_beside_its_fields_is_saved_and_read(family, tmp_path):
+    config = tiny_config(family)
+    config.my_note, config.my_list = "x", [1, 2]
+    config.save_pretrained(tmp_path)
+    again = AutoConfig.from_pretrained(tmp_path)
+    assert (again.my_note, again.my_list) == ("x", [1, 2]) and again.to_dict().keys() == config.to_dict().keys()
+    again, unused = AutoConfig.from_pretrained(tmp_path, my_note="y", other=1, return_unused_kwargs=True)
+    assert again.my_note == "y" and unused == {"other": 1}
+    with pytest.raises(ValueError, match="unknown key 'my_note'"):
+        tiny_config(family, my_note="x")
+
+
+@families
 def test_config_errors_name_the_field(family):
     with pytest.raises(ValueError, match="num_labels=3, but id2label names 2 labels"):
         tiny_config(family, num_labels=3, id2label={0: "cat", 1: "dog"})

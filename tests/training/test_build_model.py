@@ -36,6 +36,56 @@ def test_models_are_built_by_type_and_from_a_folder(tmp_path, model_type):
     assert other.classifier.weight.shape == (7, 16)
 
 
+TINY = {"image_size": 8, "patch_size": 4, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+TINY["intermediate_size"] = 16
+
+
+@pytest.fixture
+def vit(tmp_path):
+    build_model({"model_type": "vit", **TINY}, Auto, seed=1, num_labels=5).save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("model_type", ["kerformer_vit", "hugginggreen_vit"])
+def test_the_type_goes_before_that_of_the_pretrained_weights(vit, model_type):
+    """As in Python: the class that is asked for, with the weights that are there."""
+    section = {"model_type": model_type, "attention": "softmax", "pretrained": vit}
+    model = build_model(section, Auto, seed=0, num_labels=7)
+    expected = type(model).from_pretrained(vit, attention="softmax", num_labels=5)
+    assert model.config.model_type == model_type and model.classifier.weight.shape == (7, 16)
+    for (name, ours), (_, theirs) in zip(model.vit.named_parameters(), expected.vit.named_parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+    stored = Auto.from_pretrained(vit).vit
+    assert torch.equal(model.vit.layernorm.weight, stored.layernorm.weight)
+    assert torch.equal(next(model.vit.parameters()), next(expected.vit.parameters()))
+
+
+def test_new_parts_of_a_backbone_start_anew_and_are_named(vit):
+    with pytest.warns(UserWarning, match=r"\d+ weights that .* does not have start anew: vit\."):
+        build_model({"model_type": "kerformer_vit", "attention": "kerformer", "pretrained": vit}, Auto, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"intermediate_size": 32}, r"does not fit: vit\..* is \[16, 16\] there and \[32, 16\] here, and 2 more"),
+        ({"image_size": 16}, r"does not fit: vit\.embeddings.position_embeddings is \[1, 5, 16\] there"),
+        ({"model_type": "mobilevit_v2", "image_size": 32}, "holds none of the weights of a mobilevit_v2"),
+    ],
+)
+@pytest.mark.parametrize("classes", [5, 7])
+def test_a_backbone_that_does_not_fit_is_an_error(vit, section, message, classes):
+    """Whatever the number of classes, which lets the head start anew."""
+    with pytest.raises(RunError, match=message):
+        build_model({"pretrained": vit, **section}, Auto, seed=0, num_labels=classes)
+
+
+def test_a_model_that_cannot_become_another_is_an_error(tmp_path):
+    build_model({"model_type": "kerformer_vit", **TINY}, Auto, seed=1).save_pretrained(tmp_path)
+    with pytest.raises(RunError, match="is a kerformer_vit: it can't become a vit"):
+        build_model({"model_type": "vit", "pretrained": str(tmp_path)}, Auto, seed=0)
+
+
 def test_a_backbone_is_frozen_where_it_can_be():
     tiny = {"image_size": 8, "patch_size": 4, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = build_model({"model_type": "hugginggreen_vit", "freeze_backbone": True, **tiny}, Auto, seed=0)

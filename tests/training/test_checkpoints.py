@@ -6,6 +6,7 @@ import pickle
 import resource
 import shutil
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from hf_efficient.training.checkpoints import (
     rotate,
 )
 from hf_efficient.training.errors import CheckpointError
+from hf_efficient.training.trainer import EfficientTrainer
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
@@ -118,6 +120,26 @@ def test_a_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         replace_file(tmp_path / "sub" / "file", "new")
     assert (tmp_path / "sub" / "file").read_text() == "old"
+
+
+class Vanishing(EfficientTrainer):
+    """A trainer whose checkpoint loses a file when its weights have been loaded."""
+
+    def _load_from_checkpoint(self, checkpoint, model=None):
+        super()._load_from_checkpoint(checkpoint, model)
+        Path(checkpoint, self.file).unlink()
+
+
+@pytest.mark.parametrize("file", ["optimizer.pt", "rng_state.pth", "loop_0.json"])
+def test_a_checkpoint_that_vanishes_while_it_is_loaded_is_an_error(tmp_path, file):
+    """transformers goes on without what it does not find."""
+    settings = {"eval_steps": 3, "max_steps": 4}
+    with pytest.raises(Killed):
+        make_trainer(tmp_path, KillAt(4), **settings).train()
+    trainer = make_trainer(tmp_path, trainer_class=Vanishing, **settings)
+    trainer.file = file
+    with pytest.raises(CheckpointError, match=f"checkpoint-3 was removed or changed .* {file} is missing"):
+        trainer.train(resume_from_checkpoint=True)
 
 
 # Weights

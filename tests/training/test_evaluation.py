@@ -28,7 +28,7 @@ def test_a_detector_is_trained_and_evaluated(monkeypatch):
         monkeypatch.setattr(module, "load_images", lambda *_, **__: ImageSplits(boxed(40), boxed(12)))
     file = write("objects", dataset={"name": "made up"}, model={"num_queries": 1})
     results = object_detection.main([file])
-    again = evaluate("results/objects", "made up", batch_size=5)
+    again = evaluate("results/objects", batch_size=5)
     assert again["task"] == "object-detection" and again["samples"] == 12
     for name in ("map", "iou"):
         assert again["metrics"][name] == pytest.approx(results["metrics"][f"eval_{name}"], abs=1e-6)
@@ -36,9 +36,12 @@ def test_a_detector_is_trained_and_evaluated(monkeypatch):
 
 def test_a_classifier_is_evaluated_as_it_was_in_training(capsys):
     results = train(write("digits", task="image-classification"))
-    found = evaluate("results/digits", "digits", limit=60, output=Path("scores.json"))
+    found = evaluate("results/digits", output=Path("scores.json"))
     assert found == json.loads(Path("scores.json").read_text())
-    assert found["metrics"]["accuracy"] == results["metrics"]["eval_accuracy"]
+    assert found["metrics"]["accuracy"] == results["metrics"]["eval_accuracy"] and found["samples"] == 60
+    assert evaluate("results/digits", limit=30)["samples"] == 30
+    with pytest.raises(RunError, match="held out no training images"):
+        evaluate("results/digits", split="validation")
     assert "accuracy" in capsys.readouterr().out
     with pytest.raises(RunError, match="unknown images 'nothing'"):
         evaluate("results/digits", "nothing")
@@ -57,17 +60,26 @@ def test_labels_are_numbered_as_the_model_does():
         with_labels_of(model, boxed(4))
 
 
-def test_a_language_model_is_evaluated_as_it_was_in_training():
+def test_a_language_model_is_evaluated_as_it_was_in_training(recwarn):
     fields = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "segment_length": 32}
     model = {**fields, "memory_length": 32, "compressed_memory_length": 0, "model_type": "compressive_performer"}
     sections = {
         "task": "text-generation",
-        "dataset": {"name": "pydocs", "preset": "standard", "limit": 20000},
+        "dataset": {"name": "pydocs", "level": "word", "limit": 60000, "segment_length": 16},
         "model": model,
-        "training": {"max_steps": 2, "per_device_train_batch_size": 4},
+        "training": {"max_steps": 2, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 3},
         "energy": {"enabled": False},
     }
-    Path("bytes.yaml").write_text(yaml.safe_dump(sections))
-    results = train("bytes.yaml")
-    found = evaluate("results/bytes", "pydocs", limit=20000)
-    assert found["metrics"]["bits_per_byte"] == pytest.approx(results["metrics"]["test_bits_per_byte"], rel=1e-6)
+    Path("words.yaml").write_text(yaml.safe_dump(sections))
+    expected = train("words.yaml")["metrics"]
+    recwarn.clear()
+    for split, name in (("test", "test_bits_per_byte"), ("validation", "eval_bits_per_byte")):
+        for dataset in (None, "pydocs"):
+            found = evaluate("results/words", dataset, split=split)
+            assert found["dataset"] == "pydocs" and found["metrics"]["bits_per_byte"] == expected[name]
+    assert not [each for each in recwarn if "trained with" in str(each.message)]
+    with pytest.warns(UserWarning, match="trained with level=word instead of byte, limit=60000 instead of 50000"):
+        evaluate("results/words", level="byte", limit=50000)
+    Path("results/words/results.json").unlink()
+    with pytest.raises(RunError, match="no dataset is given"):
+        evaluate("results/words")

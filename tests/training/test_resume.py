@@ -107,25 +107,40 @@ def test_patience_and_selection_are_at_work(uninterrupted):
     assert weights["vit.selector.epoch"] >= 1 and weights["vit.selector.step"] > 0
 
 
-class Terminate(TrainerCallback):
-    def __init__(self, step):
-        self.step = step
+class Signal(TrainerCallback):
+    def __init__(self, step, *numbers):
+        self.step, self.numbers = step, numbers
 
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == self.step:
-            os.kill(os.getpid(), signal.SIGTERM)
+            for number in self.numbers:
+                os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize(("name", "step"), [("steps", 6), ("epochs", 6), ("epochs", 4), ("ends within an epoch", 12)])
-def test_sigterm_saves_and_exits(tmp_path, uninterrupted, capsys, name, step):
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as exit:
-        run(tmp_path, Terminate(step), **SETTINGS[name])
-    assert exit.value.code == 143
-    assert signal.getsignal(signal.SIGTERM) is before
+@pytest.mark.parametrize(
+    ("name", "step", "number", "end"),
+    [
+        ("steps", 6, signal.SIGTERM, SystemExit),
+        ("epochs", 6, signal.SIGINT, KeyboardInterrupt),
+        ("epochs", 4, signal.SIGTERM, SystemExit),
+        ("ends within an epoch", 12, signal.SIGINT, KeyboardInterrupt),
+    ],
+)
+def test_a_signal_saves_and_ends(tmp_path, uninterrupted, capsys, name, step, number, end):
+    before = signal.getsignal(number)
+    with pytest.raises(end) as exit:
+        run(tmp_path, Signal(step, number), **SETTINGS[name])
+    assert end is KeyboardInterrupt or exit.value.code == 143
+    assert signal.getsignal(number) is before
     assert step_of(list_checkpoints(tmp_path)[-1]) == step + 1
-    assert "SIGTERM" in capsys.readouterr().err
+    assert f"{number.name}: saving a checkpoint" in capsys.readouterr().err
     assert_resumes(tmp_path, uninterrupted(name), [], **SETTINGS[name])
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, Signal(1, signal.SIGINT, signal.SIGINT))
+    assert not list_checkpoints(tmp_path)
 
 
 def test_training_goes_on_where_more_epochs_are_asked_for(tmp_path):
