@@ -39,9 +39,9 @@ class Schedule:
 
     def __init__(self, seen: list[int], length: int, segment: int, mask: Tensor | None = None):
         self.segment, self.aligned = segment, mask is None and len({n % segment for n in seen}) == 1
-        start = torch.tensor(seen[:1] if self.aligned else seen).unsqueeze(1)  # (1 or B, 1)
+        start = torch.tensor(seen[:1] if self.aligned else seen, device="cpu").unsqueeze(1)  # (1 or B, 1)
         if mask is None:
-            count = torch.arange(length + 1).expand(len(start), -1)
+            count = torch.arange(length + 1, device="cpu").expand(len(start), -1)
         else:
             mask = mask.cpu()
             count = F.pad(mask.long().cumsum(1), (1, 0))  # (B, N + 1), real tokens before each column
@@ -56,3 +56,10 @@ class Schedule:
             self.pieces.append(Piece(slice(a, b), seen, real, key_mask))
             seen = [before + n for before, n in zip(seen, real, strict=True)]
         self.after = seen
+
+    def positions_on(self, device: torch.device) -> Tensor:
+        """The positions there; to copy them would keep a GPU waiting in every layer."""
+        if not self.aligned:
+            return self.positions.to(device)
+        first, length = self.pieces[0].seen[0] % self.segment, self.pieces[-1].columns.stop
+        return torch.arange(first, first + length, device=device) % self.segment
