@@ -6,6 +6,7 @@ import torch
 from families import HEADS, head_id, images, inputs, main_output, tiny_model
 from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
+from hf_efficient import onnx_export
 from hf_efficient.attention import list_attentions
 
 GRID = ("axial", "window")
@@ -65,6 +66,13 @@ def test_onnx_of_other_mechanisms(attention, tmp_path):
     pixels = images(model.config, 5)
     (logits,) = session.run(None, {"pixel_values": pixels.numpy()})
     np.testing.assert_allclose(logits, model(pixels).logits.detach().numpy(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("head", HEADS, ids=head_id)
+def test_the_command_knows_every_head(head, tmp_path):
+    model = tiny_model(*head)
+    model.save_pretrained(tmp_path)
+    assert type(onnx_export.load(str(tmp_path), trust_remote_code=False)) is type(model)
 
 
 @pytest.mark.parametrize("head", HEADS, ids=head_id)
