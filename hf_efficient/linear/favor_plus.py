@@ -39,7 +39,9 @@ class FavorPlusFeatures(FeatureMap):
     @functools.cached_property
     def peak(self) -> float:
         """ω·x' − ‖x'‖²/2 = ‖ω‖²/2 − ‖ω − x'‖²/2"""
-        return math.inf if self.projection.is_meta else float(self.projection.square().sum(-1).max()) / 2
+        if self.projection.is_meta or torch.compiler.is_exporting():  # unknown
+            return math.inf
+        return float(self.projection.square().sum(-1).max()) / 2
 
     def matrix(self, dtype: torch.dtype, back: bool = False) -> Tensor:
         """D^{-1/4} Ωᵀ (D, m), times log₂ e where exponents are made of it, or the way back (m, D)"""

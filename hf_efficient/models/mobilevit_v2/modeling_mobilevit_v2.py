@@ -43,6 +43,7 @@ class MobileViTv2PreTrainedModel(EfficientPreTrainedModel):
     config: MobileViTv2Config
     base_model_prefix = "mobilevitv2"
     main_input_name = "pixel_values"
+    _input_embed_layer = "conv_stem"
     input_modalities = ("image",)
     supports_gradient_checkpointing = True
     is_fused = False

@@ -176,11 +176,21 @@ def assert_equal_results(found, expected, exact):
         assert first[key] == (second[key] if exact else pytest.approx(second[key], rel=1e-5)), key
 
 
-def torchrun(preloaded, file):
-    finish(*preloaded.run_ranks(2, SCRIPT, file))
+def torchrun(file):
+    """One of the two is killed in the midst of training: torchrun starts both again, which go on from a checkpoint."""
+    options = ("--nproc_per_node", "2", "--max-restarts", "3", "--master_port", unused_port())
+    process = start("-m", "torch.distributed.run", *options, SCRIPT, file)
+    for line in process.stdout:
+        if line.startswith("step 7/"):
+            first, second = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill(int(second), signal.SIGKILL)
+            break
+    again = process.stdout.read()
+    assert process.wait() == 0, process.stderr.read()[-3000:]
+    assert "step 5/" in again and "step 1/" not in again
 
 
-def accelerate(preloaded, file):
+def accelerate(file):
     """The command of docs/training.md, which calls torchrun and says more to the processes."""
     page = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8").replace("\\\n", " ")
     (command,) = (line.split() for line in page.splitlines() if line.startswith("accelerate launch"))
@@ -201,6 +211,6 @@ def test_two_processes_equal_one_with_the_same_global_batch(config, preloaded, t
     """
     exact = {"model": {"hidden_dropout_prob": 0.0, "qkv_bias": False}}
     finish(preloaded.run(SCRIPT, config("one", **exact)))
-    launcher(preloaded, config("two", **exact, training={"per_device_train_batch_size": 8}))
+    launcher(config("two", **exact, training={"per_device_train_batch_size": 8}))
     assert json.loads((tmp_path / "two" / "results.json").read_text())["processes"] == 2
     assert_equal_results(tmp_path / "two", tmp_path / "one", exact=False)
