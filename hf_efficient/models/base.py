@@ -38,6 +38,10 @@ class EfficientPreTrainedModel(PreTrainedModel):
         self._keep_in_fp32_modules_strict = {
             pattern for pattern in RANDOM_PROJECTIONS if any(re.search(pattern, name) for name in buffers)
         }
+        # Every rank counts alike. What DDP would send in each step had to be read again, and waited for.
+        self._ddp_params_and_buffers_to_ignore = [
+            name for name, x in self.named_buffers() if not x.is_floating_point()
+        ]
         self.config.architectures = [type(self).__name__]
 
     @classmethod

@@ -40,7 +40,7 @@ from .image_sizes import check_image_sizes, interpolates, resize_images
 from .loop import EpochSampler, Loop, has_run_out
 from .optimizers import MUON, muon_with_adamw
 from .patch_schedule import PatchSelectionCallback, check_patch_selection
-from .processes import warn_of_missing_processes
+from .processes import warn_of_launch
 from .progress import ProgressBar, ProgressLines
 from .step_functions import value_at
 from .trainer_methods import check_trainer_methods
@@ -60,7 +60,7 @@ class EfficientTrainer(HubMixin, Trainer):
     def __init__(self, *args, test_dataset: Dataset | None = None, **kwargs):
         check_trainer_methods()
         super().__init__(*args, **kwargs)
-        warn_of_missing_processes(self.args.world_size)
+        warn_of_launch(self.args.world_size, self.is_fsdp_enabled)
         self.test_dataset = test_dataset
         if self.args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise RunError(f"ema_decay={self.args.ema_decay} can't be used with FSDP or DeepSpeed: set it to 0.")

@@ -97,6 +97,25 @@ def test_a_step_of_decoding(attention):
             model(tokens[:, :1], past_key_values=cache)
 
 
+def test_ranks_do_not_exchange_counters():
+    """They would be read again in every step: `Counter` trusts a buffer that nobody else changes."""
+    model = tiny_model("hugginggreen_vit", "AutoModelForImageClassification", attention="performer").train()
+    counters = {"vit.selector.epoch", "vit.selector.step", *(f"vit.layers.{i}.attention.forwards" for i in range(2))}
+    assert set(model._ddp_params_and_buffers_to_ignore) == counters
+    model.set_epoch(0)
+    model(**batch_for(model))
+    with NoScalars():
+        model.vit.selector.draw()
+        for layer in model.vit.layers:
+            layer.attention.before_forward()
+
+
+class NoScalars(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func.overloadpacket.__name__ not in WAITS, func
+        return func(*args, **(kwargs or {}))
+
+
 def test_the_watch_sees_what_it_should():
     with OnDevice():
         torch.ones(3).nonzero()  # the CPU waits for nobody

@@ -178,8 +178,8 @@ def assert_equal_results(found, expected, exact):
 
 def torchrun(file):
     """One of the two is killed in the midst of training: torchrun starts both again, which go on from a checkpoint."""
-    options = ("--nproc_per_node", "2", "--max-restarts", "3", "--master_port", unused_port())
-    process = start("-m", "torch.distributed.run", *options, SCRIPT, file)
+    options = ("--standalone", "--nproc_per_node", "2", "--max-restarts", "3")
+    process = start("-m", "torch.distributed.run", *options, SCRIPT, file, "--verbose")
     for line in process.stdout:
         if line.startswith("step 7/"):
             first, second = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
