@@ -320,8 +320,9 @@ class EfficientTrainer(HubMixin, Trainer):
             if self.average is not None and args.should_save:
                 self.average.save(folder)
             self.wait()
+            self.note_best(checkpoint)
             if args.should_save:
-                self.save_state(folder, checkpoint)
+                self.save_state(folder)
                 checkpoints.complete(folder, checkpoint)
         if args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
@@ -331,11 +332,14 @@ class EfficientTrainer(HubMixin, Trainer):
         if self.stop_signal.received:
             sys.exit(TERMINATED)
 
-    def save_state(self, folder: Path, checkpoint: Path) -> None:
-        """trainer_state.json, as it is once the folder is the checkpoint."""
+    def note_best(self, checkpoint: Path) -> None:
+        """Every process must know which is the best: each loads it in the end."""
         if self.state.best_global_step:
             best = self.checkpoint_at(self.state.best_global_step)
             self.state.best_model_checkpoint = str(best) if best == checkpoint or best.is_dir() else None
+
+    def save_state(self, folder: Path) -> None:
+        """trainer_state.json"""
         parts = (*self.callback_handler.callbacks, self.control)
         stateful = [part for part in parts if isinstance(part, ExportableState)]
         self.state.stateful_callbacks = TrainerState(stateful_callbacks=stateful).stateful_callbacks
