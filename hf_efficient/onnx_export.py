@@ -11,6 +11,7 @@ import torch
 from transformers import (
     AutoModel,
     AutoModelForImageClassification,
+    AutoModelForMaskedImageModeling,
     AutoModelForObjectDetection,
     AutoModelForSemanticSegmentation,
 )
@@ -22,6 +23,7 @@ from .inference import read_config
 
 AUTO_CLASSES = {
     "ForImageClassification": AutoModelForImageClassification,
+    "ForMaskedImageModeling": AutoModelForMaskedImageModeling,
     "ForObjectDetection": AutoModelForObjectDetection,
     "ForSemanticSegmentation": AutoModelForSemanticSegmentation,
     "Model": AutoModel,
@@ -62,8 +64,8 @@ def load(model: str, trust_remote_code: bool) -> PreTrainedModel:
     auto = next((auto for ending, auto in AUTO_CLASSES.items() if name.endswith(ending)), None)
     if auto is None or not hasattr(config, "image_size"):
         raise CommandError(
-            f"{model} holds {name}, which can't be exported: image classifiers, detectors, segmentation models and "
-            "image encoders can."
+            f"{model} holds {name}, which can't be exported: image classifiers, detectors, segmentation models, "
+            "masked image models and image encoders can."
         )
     # Non-maximum suppression is a loop, which takes ONNX minutes: predictions of all anchors are exported.
     fields = {"ssd_suppression": False} if hasattr(config, "ssd_suppression") else {}

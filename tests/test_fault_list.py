@@ -168,10 +168,15 @@ FAULTS = """
 40 gradient checkpointing: equal gradients
     models/test_models_common.py::test_gradient_checkpointing_gives_the_same_gradients
     models/compressive_performer/test_compressive_performer_gradients.py::test_checkpointing_changes_no_gradient
-41 two processes equal one
+41 two processes equal one, with a rank killed and with sharded weights too; fewer than asked for: a warning
     training/tasks/test_image_classification.py::test_two_processes_equal_one_with_the_same_global_batch
     training/test_memory_trainer.py::test_two_processes_equal_one
-42 made on meta, nothing meta after loading; exported and compiled: equal
+    training/test_sharded.py::test_sharded_training_equals_that_of_one_process
+    training/test_processes.py::test_one_process_instead_of_two
+    layers/test_patch_selection.py::test_an_image_is_drawn_the_same_whatever_is_beside_it
+42 made on meta, nothing meta after loading; on meta, exported and compiled: equal
+    models/test_devices.py::test_training_neither_waits_nor_copies
+    models/test_devices.py::test_a_step_of_decoding
     models/test_robustness.py::test_nothing_stays_on_the_meta_device
     models/test_models_common.py::test_initialisation_reaches_every_tensor
     models/test_export.py::test_every_mechanism_exports

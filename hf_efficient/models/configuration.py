@@ -135,8 +135,31 @@ class EfficientConfig(PreTrainedConfig):
             if option not in (valid := attention_options(self.attention)):
                 raise ValueError(
                     f"attention_options has no {option!r} for '{self.attention}' attention; "
-                    f"valid: {', '.join(sorted(valid))}."
+                    f"valid: {', '.join(sorted(valid))}. Options of another mechanism are dropped by "
+                    "attention_options={} (attention_options: {} in a YAML, --attention_options '{}' after a command)."
                 )
+
+    def switch_attention(self, name: str) -> None:
+        """Another mechanism for the same weights, with its own options; raises where weights would be lost or missing.
+        Both mechanisms must learn nothing beyond queries, keys, values and outputs."""
+        free = list_attentions(parameter_free=True)
+        if name == self.attention:
+            return
+        if name not in free or self.attention not in free:
+            reason = f"known: {', '.join(free)}"
+            if self.attention not in free:
+                reason = f"it has attention={self.attention!r}, which has weights of its own"
+            raise ValueError(
+                f"attn_implementation={name!r} can't be set for {type(self).__name__}: {reason}. Choose another "
+                "mechanism for a new model by config.attention, for a trained one by convert_attention."
+            )
+        before = self.attention, self.attention_options
+        try:
+            self.attention, self.attention_options = name, {}
+            self.validate()
+        except ValueError:
+            self.attention, self.attention_options = before
+            raise
 
     def misfit(self, name: str) -> str | None:
         """Why a mechanism can't be used with the other fields ("needs ..."), or None if it can."""

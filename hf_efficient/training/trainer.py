@@ -41,6 +41,7 @@ from .image_sizes import check_image_sizes, interpolates, resize_images
 from .loop import EpochSampler, Loop, has_run_out
 from .optimizers import MUON, muon_with_adamw
 from .patch_schedule import PatchSelectionCallback, check_patch_selection
+from .processes import warn_of_launch
 from .progress import ProgressBar, ProgressLines
 from .step_functions import value_at
 from .trainer_methods import check_trainer_methods
@@ -58,6 +59,7 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
     def __init__(self, *args, test_dataset: Dataset | None = None, **kwargs):
         check_trainer_methods()
         super().__init__(*args, **kwargs)
+        warn_of_launch(self.args.world_size, self.is_fsdp_enabled)
         self.test_dataset = test_dataset
         if self.args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise RunError(f"ema_decay={self.args.ema_decay} can't be used with FSDP or DeepSpeed: set it to 0.")
@@ -312,8 +314,9 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
             if self.average is not None and args.should_save:
                 self.average.save(folder)
             self.wait()
+            self.note_best(checkpoint)
             if args.should_save:
-                self.save_state(folder, checkpoint)
+                self.save_state(folder)
                 checkpoints.complete(folder, checkpoint)
         if args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
@@ -322,11 +325,14 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
         self.wait()
         self.stop_signal.end_if_received()
 
-    def save_state(self, folder: Path, checkpoint: Path) -> None:
-        """trainer_state.json, as it is once the folder is the checkpoint."""
+    def note_best(self, checkpoint: Path) -> None:
+        """Every process must know which is the best: each loads it in the end."""
         if self.state.best_global_step:
             best = self.checkpoint_at(self.state.best_global_step)
             self.state.best_model_checkpoint = str(best) if best == checkpoint or best.is_dir() else None
+
+    def save_state(self, folder: Path) -> None:
+        """trainer_state.json"""
         parts = (*self.callback_handler.callbacks, self.control)
         stateful = [part for part in parts if isinstance(part, ExportableState)]
         self.state.stateful_callbacks = TrainerState(stateful_callbacks=stateful).stateful_callbacks

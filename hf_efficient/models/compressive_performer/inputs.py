@@ -1,8 +1,9 @@
 """Checks of what a call is given: padding and memory that fit the model and one another."""
 
-import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
+
+from ...linear.autocast import autocasts
 
 # What a memory's contents depend on, beside the weights.
 MEMORY_FIELDS = (
@@ -67,7 +68,7 @@ def check_memory(name: str, given: Cache, made_for: dict, num_layers: int, hidde
     kept, width, dtype = first.memory.segment, hidden_states.shape[2], hidden_states.dtype
     if kept.shape[2] != width:
         raise ValueError(f"{name} is {kept.shape[2]} wide, but the model has hidden_size={width}.")
-    if kept.dtype != dtype and not torch.is_autocast_enabled(hidden_states.device.type):
+    if kept.dtype != dtype and not autocasts(hidden_states):
         raise ValueError(f"{name} holds {kept.dtype}, but the model computes in {dtype}.")
 
 

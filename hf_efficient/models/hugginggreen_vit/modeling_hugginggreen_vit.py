@@ -42,7 +42,7 @@ class HuggingGreenViTPreTrainedModel(VisionTransformerPreTrainedModel):
     def set_epoch(self, epoch: int) -> None:
         """Says how many epochs are completed; `prob` decays with them."""
         if self.base_model.selector is not None:
-            self.base_model.selector.epoch.fill_(epoch)
+            self.base_model.selector.set_epoch(epoch)
 
     def set_patch_share(self, share: float | None, prob: float | None = None) -> None:
         """Says what share of the patches training keeps from now on, and with what probability per batch, instead of

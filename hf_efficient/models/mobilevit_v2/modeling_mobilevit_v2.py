@@ -43,6 +43,7 @@ class MobileViTv2PreTrainedModel(EfficientPreTrainedModel):
     config: MobileViTv2Config
     base_model_prefix = "mobilevitv2"
     main_input_name = "pixel_values"
+    _input_embed_layer = "conv_stem"
     input_modalities = ("image",)
     supports_gradient_checkpointing = True
     is_fused = False
@@ -200,8 +201,9 @@ class MobileViTv2ForSemanticSegmentation(MobileViTv2PreTrainedModel):
             raise ValueError("num_labels=1: segmentation needs two labels or more.")
         if labels.dim() != 3 or pixel_values is None or len(labels) != len(pixel_values):
             raise ValueError(f"labels must be (batch, height, width), got {tuple(labels.shape)}.")
-        counted = labels[labels != self.config.semantic_loss_ignore_index]
-        check_single_labels(counted.masked_fill(counted == -100, -1), self.config.num_labels)
+        ignored = labels == self.config.semantic_loss_ignore_index
+        labels = labels.masked_fill(labels == -100, -1).masked_fill(ignored, -100)
+        check_single_labels(labels, self.config.num_labels)
 
 
 @dataclass
@@ -250,7 +252,8 @@ class MobileViTv2ForObjectDetection(MobileViTv2PreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> MobileViTv2ObjectDetectionOutput:
         """labels: for each image `class_labels` (n,) and `boxes` (n, 4), centre, width and height, relative to it."""
-        if pixel_mask is not None and not torch.compiler.is_compiling() and not pixel_mask.all():
+        checked = pixel_mask is not None and pixel_mask.device.type == "cpu" and not torch.compiler.is_compiling()
+        if checked and not pixel_mask.all():
             raise ValueError("pixel_mask: padded images are not supported; resize all to the same size.")
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
