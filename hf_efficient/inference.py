@@ -8,7 +8,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 import hf_efficient  # noqa: F401  registers our models
 
-from .errors import CommandError
+from .errors import UNLOADABLE, CommandError, told
 
 # How the names of a task's classes end.
 ENDINGS = {
@@ -21,10 +21,8 @@ ENDINGS = {
 
 def read_config(model: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     """The config of a model in a folder or on the Hub."""
-    try:
+    with told(f"{model} can't be read as a model"):
         return AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise CommandError(f"{model} can't be read as a model: {' '.join(str(error).split())}") from error
 
 
 def task_of(model: str, trust_remote_code: bool = False) -> str:
@@ -70,8 +68,10 @@ def predict(
                 raise CommandError(f"there is no image {name}.")
         known = {"image-classification": {"top_k": top_k}, "object-detection": {"threshold": threshold}}
         options = known.get(task, {})
-    try:
+    with told(model, causes=UNLOADABLE):
         answer = pipeline(task, model=model, trust_remote_code=trust_remote_code)
-        return [{"input": text, "task": task, "predictions": answer(text, **options)} for text in inputs]
-    except (OSError, ValueError) as error:
-        raise CommandError(" ".join(str(error).split())) from error
+    found = []
+    for given in inputs:
+        with told(given if task != "text-generation" else "the text"):
+            found.append({"input": given, "task": task, "predictions": answer(given, **options)})
+    return found

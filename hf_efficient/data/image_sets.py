@@ -161,7 +161,10 @@ def _find(name: str | Path, image_column: str | None, label_column: str | None) 
         path = Path(name).expanduser()
         if not path.exists():
             known = ", ".join((*FOLDERS, "digits"))
-            raise ValueError(f"unknown images {str(name)!r}: use {known}, or the path of a folder or file.")
+            raise ValueError(
+                f"unknown images {str(name)!r}: there are {known}, or the path of a parquet file, a folder of them, "
+                "or a folder of images, as <path>/train/<class>/<image>.png."
+            )
         return find_splits(path, image_column, label_column)
     if DATA_FOLDER in os.environ:
         folder = Path(os.environ[DATA_FOLDER]).expanduser()
@@ -174,7 +177,8 @@ def _find(name: str | Path, image_column: str | None, label_column: str | None) 
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{name} is not in the folder that the variable {DATA_FOLDER} names "
-            f"({os.environ.get(DATA_FOLDER, 'not set')}), and {REPOSITORIES[name]} can't be read from the Hub: {error}"
+            f"({os.environ.get(DATA_FOLDER, 'not set')}), which should hold it as {FOLDERS[name]}/*.parquet or "
+            f"{FOLDERS[name]}/train/<class>/<image>.png, and {REPOSITORIES[name]} can't be read from the Hub: {error}"
         ) from error
 
 

@@ -42,7 +42,7 @@ def load_text(name: str | Path) -> bytes:
         return _load_enwik8()
     path = Path(name)
     if not path.is_file():
-        raise ValueError(f"unknown text {str(name)!r}: use 'enwik8', 'pydocs' or the path of a file.")
+        raise ValueError(f"unknown text {str(name)!r}: there are 'enwik8', 'pydocs', or the path of a file.")
     return path.read_bytes()
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel
 
+from ..attention.base import check_tensor
 from ..remote_code import is_ours
 from .checkpoint_paths import check_folder
 from .configuration import EfficientConfig
@@ -91,7 +92,10 @@ def _is_finite(x: Tensor) -> bool:
 
 def check_single_labels(labels: Tensor | None, num_labels: int) -> None:
     """Raises for class indices that don't exist; -100 marks examples that are left out of the loss."""
-    if labels is None or labels.is_floating_point() or labels.device.type != "cpu" or torch.compiler.is_compiling():
+    if labels is None:
+        return
+    check_tensor("labels", labels)
+    if labels.is_floating_point() or labels.device.type != "cpu" or torch.compiler.is_compiling():
         return
     wrong = labels[(labels != -100) & ((labels < 0) | (labels >= num_labels))]
     if num_labels > 1 and len(wrong):

@@ -22,6 +22,7 @@ from ..data.collators import take_batch
 from ..data.image_batches import ImageBatches
 from ..data.image_sets import ImageSet, load_images
 from ..data.text_streams import TextOptions, load_language_data
+from ..errors import BAD_INPUT, UNLOADABLE, told
 from ..inference import task_of
 from ..tables import facts
 from .arguments import EfficientTrainingArguments
@@ -73,7 +74,8 @@ def evaluate(
         task = task or task_of(model, trust_remote_code)
         if task not in AUTO_CLASSES:
             raise RunError(f"{model} is for {task}, and only {', '.join(AUTO_CLASSES)} can be evaluated.")
-        network = AUTO_CLASSES[task].from_pretrained(model, trust_remote_code=trust_remote_code).eval()
+        with told(model, RunError, UNLOADABLE):
+            network = AUTO_CLASSES[task].from_pretrained(model, trust_remote_code=trust_remote_code).eval()
         with tempfile.TemporaryDirectory() as folder:
             training = EfficientTrainingArguments(
                 output_dir=folder, per_device_eval_batch_size=batch_size, disable_tqdm=True
@@ -87,7 +89,7 @@ def evaluate(
                 trainer = image_trainer(network, training, images, processor, mosaic)
             with torch.inference_mode():
                 metrics = trainer.evaluate()
-    except (OSError, ValueError) as error:
+    except BAD_INPUT as error:
         raise RunError(str(error)) from error
     found = {name: value for name, value in metrics.items() if name != "epoch" and not COSTS.search(name)}
     results = {
@@ -104,7 +106,8 @@ def evaluate(
     }
     if trainer.is_world_process_zero():
         file = output or Path(model if Path(model).is_dir() else ".") / "evaluation.json"
-        replace_file(file, json.dumps(results, indent=2) + "\n")
+        with told(f"{file} can't be written", RunError):
+            replace_file(file, json.dumps(results, indent=2) + "\n")
         print(f"{table(results)}\n\nWritten to {file}", flush=True)
     return results
 
