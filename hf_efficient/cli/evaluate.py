@@ -10,7 +10,7 @@ split as it was for training: --level and --preset are those of the run.
 from pathlib import Path
 
 from ..extras import require
-from .parser import Parser
+from .parser import Parser, number
 
 TASKS = ("image-classification", "object-detection", "text-generation")
 
@@ -20,8 +20,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("model", help="a folder that a training wrote, or a repository")
     parser.add_argument("dataset", help="a name or path, as in `dataset:` of a run")
     parser.add_argument("--task", choices=TASKS, help="by default what the model was made for")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--limit", type=int, help="images, or bytes of text; by default all")
+    parser.add_argument("--batch-size", type=number(int, 1, 2**20), default=64)
+    parser.add_argument("--limit", type=number(int, 1), help="images, or bytes of text; by default all")
     parser.add_argument("--mosaic", action="store_true", help="of detection: four images in a square")
     parser.add_argument("--split", choices=["test", "validation"], default="test", help="of a text")
     parser.add_argument("--level", default="byte", help="of a text's tokens: byte, bpe or word")
