@@ -172,9 +172,11 @@ def _find(name: str | Path, image_column: str | None, label_column: str | None) 
             raise ValueError(f"{DATA_FOLDER}={str(folder)!r} is not a folder.")
         if (folder / FOLDERS[name]).is_dir():
             return find_splits(folder / FOLDERS[name], image_column, label_column)
+    from datasets.exceptions import DatasetsError
+
     try:
         return hub_splits(REPOSITORIES[name], image_column, label_column)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, DatasetsError) as error:
         raise ValueError(
             f"{name} is not in the folder that the variable {DATA_FOLDER} names "
             f"({os.environ.get(DATA_FOLDER, 'not set')}), which should hold it as {FOLDERS[name]}/*.parquet or "
