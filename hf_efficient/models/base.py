@@ -11,6 +11,7 @@ from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel
 
 from ..attention import Attention
+from ..attention.base import check_tensor
 from ..remote_code import is_ours
 from .checkpoint_paths import check_folder
 from .configuration import EfficientConfig
@@ -128,7 +129,8 @@ def _is_loaded(module: nn.Module) -> bool:
 
 
 def is_finite(x: Tensor) -> bool:
-    quantised = type(x) not in (Tensor, nn.Parameter) or x.element_size() == 1  # others' tensors need not know the functions below
+    # Tensors of other classes, as of quantised weights, need not know the functions below.
+    quantised = type(x) not in (Tensor, nn.Parameter) or x.element_size() == 1
     if quantised or x.is_meta or not x.is_floating_point():
         return True
     return bool(x.sum().isfinite()) or bool(x.isfinite().all())  # the sum is quick, but may overflow
@@ -136,7 +138,10 @@ def is_finite(x: Tensor) -> bool:
 
 def check_single_labels(labels: Tensor | None, num_labels: int) -> None:
     """Raises for class indices that don't exist; -100 marks examples that are left out of the loss."""
-    if labels is None or labels.is_floating_point() or labels.device.type != "cpu" or torch.compiler.is_compiling():
+    if labels is None:
+        return
+    check_tensor("labels", labels)
+    if labels.is_floating_point() or labels.device.type != "cpu" or torch.compiler.is_compiling():
         return
     wrong = labels[(labels != -100) & ((labels < 0) | (labels >= num_labels))]
     if num_labels > 1 and len(wrong):

@@ -27,6 +27,7 @@ from transformers.optimization import get_scheduler
 from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import has_length
 
+from ..errors import told
 from . import checkpoints
 from .arguments import STEP_FUNCTIONS
 from .budget import Plan, plan_run
@@ -46,6 +47,8 @@ from .progress import ProgressBar, ProgressLines
 from .step_functions import value_at
 from .trainer_methods import check_trainer_methods
 
+OPTIMIZER_ERRORS = (ValueError, TypeError, ImportError)  # of options that it does not have, or one not installed
+
 
 class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
     """A Trainer with exact resume, for `EfficientTrainingArguments`; everything else is as in transformers.
@@ -58,7 +61,8 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
 
     def __init__(self, *args, test_dataset: Dataset | None = None, **kwargs):
         check_trainer_methods()
-        super().__init__(*args, **kwargs)
+        with told("training", RunError, (OSError,)):  # output_dir
+            super().__init__(*args, **kwargs)
         warn_of_launch(self.args.world_size, self.is_fsdp_enabled)
         self.test_dataset = test_dataset
         if self.args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
@@ -184,7 +188,8 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
                 betas=(args.adam_beta1, args.adam_beta2),
                 eps=args.adam_epsilon,
             )
-        return super().create_optimizer(model)
+        with told("training.optim", RunError, OPTIMIZER_ERRORS):
+            return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         if self.lr_scheduler is None and self.args.decay_share < 1:
@@ -198,7 +203,8 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
                 {"num_decay_steps": decay, "decay_type": "linear"},
             )
             self._created_lr_scheduler = True
-        return super().create_scheduler(num_training_steps, optimizer)
+        with told(f"training.lr_scheduler_kwargs={self.args.lr_scheduler_kwargs}", RunError, (TypeError, ValueError)):
+            return super().create_scheduler(num_training_steps, optimizer)
 
     def _init_training_state(self, max_steps, num_update_steps_per_epoch, *args):
         self.loop.steps_per_epoch = num_update_steps_per_epoch

@@ -22,6 +22,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ...attention import Attention
+from ...attention.base import check_tensor
 from ..base import EfficientPreTrainedModel, check_single_labels
 from .blocks import MobileViTv2Encoder, Stage
 from .configuration_mobilevit_v2 import MobileViTv2Config
@@ -108,6 +109,7 @@ class MobileViTv2Model(MobileViTv2PreTrainedModel):
         channels = self.config.num_channels
         if pixel_values is None:
             raise ValueError("pixel_values is missing: a batch of images (batch, channels, height, width) is needed.")
+        check_tensor("pixel_values", pixel_values)
         if pixel_values.dim() != 4 or pixel_values.shape[1] != channels:
             raise ValueError(
                 f"pixel_values must be (batch, {channels}, height, width), as num_channels={channels}; "
@@ -197,6 +199,7 @@ class MobileViTv2ForSemanticSegmentation(MobileViTv2PreTrainedModel):
     def check_labels(self, pixel_values: Tensor | None, labels: Tensor | None) -> None:
         if labels is None:
             return
+        check_tensor("labels", labels)
         if self.config.num_labels == 1:
             raise ValueError("num_labels=1: segmentation needs two labels or more.")
         if labels.dim() != 3 or pixel_values is None or len(labels) != len(pixel_values):
