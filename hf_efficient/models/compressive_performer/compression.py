@@ -1,8 +1,8 @@
 """How c old slots of memory become one: f_c, (B, n, d) -> (B, n/c, d), one per layer.
 
-Learned ones are trained by an auxiliary loss and by nothing else: the language model's loss never reaches them, and
-theirs reaches no other parameter. (The public compressive-transformer-pytorch freezes its K and V projections for good
-at the first compression; here detached weights are used functionally, and the projections keep learning.)
+Learned ones are trained by an auxiliary loss alone, which reaches no other parameter. (The public
+compressive-transformer-pytorch freezes its K and V projections for good at the first compression; here detached
+weights are used functionally, and the projections keep learning.)
 """
 
 import torch
