@@ -24,10 +24,8 @@ class Compression(nn.Module):
         return old.unflatten(1, (-1, self.rate))
 
     def auxiliary_loss(self, q: Tensor, old: Tensor, new: Tensor, attention: nn.Module) -> Tensor | None:
-        """How much was lost when old slots (B, n, d) became new ones (B, n/c, d).
-
-        `attention` is the layer's `MemoryAttention`, q (B, H, N, D) the queries of its last tokens, without positions.
-        """
+        """How much was lost when old slots (B, n, d) became new ones (B, n/c, d). `attention` is the layer's
+        `MemoryAttention`, q (B, H, N, D) the queries of its last tokens, without positions."""
         return None
 
 
