@@ -9,7 +9,7 @@ from transformers.configuration_utils import PreTrainedConfig
 import hf_efficient  # noqa: F401  registers our models
 
 from .data.images import open_rgb
-from .errors import CommandError
+from .errors import UNLOADABLE, CommandError, told
 
 # How the names of a task's classes end.
 ENDINGS = {
@@ -22,10 +22,8 @@ ENDINGS = {
 
 def read_config(model: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     """The config of a model in a folder or on the Hub."""
-    try:
+    with told(f"{model} can't be read as a model"):
         return AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise CommandError(f"{model} can't be read as a model: {' '.join(str(error).split())}") from error
 
 
 def task_of(model: str, trust_remote_code: bool = False) -> str:
@@ -76,8 +74,10 @@ def predict(
         """A file as training reads it; a pipeline would drop transparency and clip 16 bits."""
         return name if task == "text-generation" or "://" in name else open_rgb(name)
 
-    try:
+    with told(model, causes=UNLOADABLE):
         answer = pipeline(task, model=model, trust_remote_code=trust_remote_code)
-        return [{"input": name, "task": task, "predictions": answer(read(name), **options)} for name in inputs]
-    except (OSError, ValueError) as error:
-        raise CommandError(" ".join(str(error).split())) from error
+    found = []
+    for given in inputs:
+        with told(given if task != "text-generation" else "the text"):
+            found.append({"input": given, "task": task, "predictions": answer(read(given), **options)})
+    return found

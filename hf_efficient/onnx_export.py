@@ -11,17 +11,19 @@ import torch
 from transformers import (
     AutoModel,
     AutoModelForImageClassification,
+    AutoModelForMaskedImageModeling,
     AutoModelForObjectDetection,
     AutoModelForSemanticSegmentation,
 )
 from transformers.modeling_utils import PreTrainedModel
 
-from .errors import CommandError
+from .errors import UNLOADABLE, CommandError, told
 from .extras import require
 from .inference import read_config
 
 AUTO_CLASSES = {
     "ForImageClassification": AutoModelForImageClassification,
+    "ForMaskedImageModeling": AutoModelForMaskedImageModeling,
     "ForObjectDetection": AutoModelForObjectDetection,
     "ForSemanticSegmentation": AutoModelForSemanticSegmentation,
     "Model": AutoModel,
@@ -49,7 +51,8 @@ def export_onnx(model: str, file: str | Path, trust_remote_code: bool = False) -
     height, width = (size, size) if isinstance(size, int) else size
     images = torch.randn(3, channels, height, width, generator=torch.Generator().manual_seed(0))
     file = Path(file)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    with told(f"{file} can't be written"):
+        file.parent.mkdir(parents=True, exist_ok=True)
     write(network, images[:2], file)  # traced with two, so that one and three show that any number will do
     outputs, difference = compare(network, images, file)
     return Exported(file, (channels, height, width), outputs, difference)
@@ -62,15 +65,13 @@ def load(model: str, trust_remote_code: bool) -> PreTrainedModel:
     auto = next((auto for ending, auto in AUTO_CLASSES.items() if name.endswith(ending)), None)
     if auto is None or not hasattr(config, "image_size"):
         raise CommandError(
-            f"{model} holds {name}, which can't be exported: image classifiers, detectors, segmentation models and "
-            "image encoders can."
+            f"{model} holds {name}, which can't be exported: image classifiers, detectors, segmentation models, "
+            "masked image models and image encoders can."
         )
     # Non-maximum suppression is a loop, which takes ONNX minutes: predictions of all anchors are exported.
     fields = {"ssd_suppression": False} if hasattr(config, "ssd_suppression") else {}
-    try:
+    with told(model, causes=UNLOADABLE):
         return auto.from_pretrained(model, trust_remote_code=trust_remote_code, **fields).eval()
-    except (OSError, ValueError) as error:
-        raise CommandError(f"{model}: {' '.join(str(error).split())}") from error
 
 
 def write(network: PreTrainedModel, images: torch.Tensor, file: Path) -> None:

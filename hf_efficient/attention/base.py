@@ -361,6 +361,12 @@ def check_mask(field: str, mask: Tensor, batch: int, length: int) -> None:
         raise ValueError(f"{field} must be (batch, tokens) = {(batch, length)}, got {tuple(mask.shape)}.")
 
 
+def check_tensor(field: str, value) -> None:
+    if not isinstance(value, Tensor):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+        raise TypeError(f"{field} must be a torch.Tensor, got {kind}; torch.as_tensor makes one of an array.")
+
+
 def check_positive(field: str, value) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{field}={value!r} must be a positive integer.")

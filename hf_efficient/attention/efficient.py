@@ -7,6 +7,7 @@ and sums to 1 by itself. Causal, ρ is normalised over each prefix (see `prefix_
 import torch
 import torch.nn.functional as F
 
+from ..linear.autocast import without_autocast
 from ..linear.prefix_softmax import pooled_attention, prefix_attention, prefix_softmax_state, prefix_step
 from .base import Attention
 from .masking import allowed_keys, masked_softmax, zero_masked
@@ -28,7 +29,7 @@ class Efficient(Attention):
         if self.causal:
             state = self.initial_state(q.shape[0], q.device, torch.promote_types(q.dtype, torch.float32))
             return self.extend(q, k, v, state, key_mask)[0]
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
             v = zero_masked(v, key_mask).to(wide)
             if self.training and self.dropout:  # whole keys go, as in every linear mechanism
@@ -52,7 +53,7 @@ class Efficient(Attention):
         return prefix_softmax_state(batch_size, self.num_heads, self.head_dim, self.head_dim, device, dtype)
 
     def extend(self, q, k, v, state, key_mask=None):
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             wide = state["S"].dtype
             keep = None
             if self.training and self.dropout:

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..linear.autocast import without_autocast
 from .base import Attention, check_positive, linear
 from .masking import zero_masked
 from .registry import register_attention
@@ -91,7 +92,7 @@ class Lsh(Attention):
 
     def buckets(self, q: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """(B, H, N, D) -> (B, H, rounds, N); padding has a bucket of its own, the last."""
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             x = _wide(q.detach())
             x = torch.einsum("bhnd,rhde->bhrne", x, self.rotations.to(x.dtype))
         buckets = torch.cat([x, -x], -1).argmax(-1)
@@ -116,7 +117,7 @@ class Lsh(Attention):
             allowed = allowed | (of_query == 0) & (of_key == last)
         if key_mask is not None:
             allowed = allowed & key_mask[:, None, None, None] & key_mask[:, None, None, i, None]
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             k = F.normalize(zero_masked(_wide(q), key_mask), dim=-1)
             logits = _wide(q)[:, :, i] @ k.mT * self.head_dim**-0.5
         logits = logits.masked_fill(token == i[:, None], SELF).unsqueeze(2).masked_fill(~allowed, MASKED)
@@ -239,7 +240,7 @@ class Lsh(Attention):
 
     def _softmax(self, q, k, v, allowed, itself):
         """(.., S, D), (.., T, D) -> output and logsumexp side by side, (.., S, D + 1)"""
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             logits = q @ k.mT * self.head_dim**-0.5
             logits = logits.masked_fill(itself, SELF).masked_fill(~allowed, MASKED)
             weights = F.dropout(logits.softmax(-1).masked_fill(~allowed, 0), self.dropout, self.training)

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..linear.autocast import without_autocast
 from .base import Attention, check_positive
 from .masking import masked_softmax, zero_masked
 from .registry import register_attention
@@ -65,7 +66,7 @@ class Nystrom(Attention):
 
     def attend(self, q, k, v, key_mask=None, position_ids=None):
         dtype, dropout = v.dtype, self.dropout if self.training else 0.0
-        with torch.autocast(v.device.type, enabled=False):
+        with without_autocast(v):
             q, k, v = self._scaled(q, key_mask), self._scaled(k, key_mask), zero_masked(_wide(v), key_mask)
             segment, count = self._segments(q, key_mask)
             q_mean, k_mean = _segment_means(q, segment, count), _segment_means(k, segment, count)
@@ -81,7 +82,7 @@ class Nystrom(Attention):
 
     def weights(self, q, k, key_mask=None, position_ids=None, rows=None):
         dtype, length = q.dtype, q.shape[2]
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             q, k = self._scaled(q, key_mask), self._scaled(k, key_mask)
             segment, count = self._segments(q, key_mask)
             member = segment.unsqueeze(1) == torch.arange(count.shape[1], device=q.device)[:, None]  # (B, m, N)

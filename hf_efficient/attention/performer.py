@@ -24,6 +24,7 @@ import torch
 from ..linear.favor_plus import RELU_FLOOR, FavorPlusFeatures, orthogonal_features
 from ..linear.features import FeatureMap
 from .base import check_choice, check_positive
+from .counter import Counter
 from .kernel_attention import KernelAttention
 from .registry import register_attention
 
@@ -75,6 +76,7 @@ class Performer(KernelAttention):
         self.redraw_interval, self.seed = redraw_interval, seed
         self.register_buffer("projection", torch.empty(num_features, self.head_dim, dtype=torch.float32))
         self.register_buffer("forwards", torch.zeros((), dtype=torch.long))
+        self.counter = Counter()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -112,9 +114,13 @@ class Performer(KernelAttention):
     def before_forward(self):
         # Not while a checkpointed region is recomputed: it must see the Ω of its first run.
         if self.training and self.redraw_interval and torch._C._current_graph_task_id() == -1:
-            self.forwards += 1
-            if self.forwards % self.redraw_interval == 0:
-                self.redraw(int(self.forwards) // self.redraw_interval)
+            self.count_forward()
+
+    @torch.compiler.disable
+    def count_forward(self) -> None:
+        redraws, over = divmod(self.counter.add(self.forwards), self.redraw_interval)
+        if not over:
+            self.redraw(redraws)
 
     def literal_features(self, q, k, key_mask, position_ids):
         if self.features == "relu":

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..linear.autocast import without_autocast
 from ..linear.prefix_softmax import prefix_attention, prefix_softmax_state, prefix_step
 from .base import Attention, AttentionOutput, check_positive, linear
 from .bypass import can_bypass
@@ -102,7 +103,7 @@ class Separable(Attention):
         carried = state is not None
         dtype, wide = x.dtype, torch.promote_types(x.dtype, torch.float32)
         state = state if carried else self.initial_state(x.shape[0], x.device, wide)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             logits = scores.to(wide).mT.unsqueeze(-1)  # (B, L, N, 1)
             keys = self.k_proj(x).to(wide)
             v = keys.unflatten(-1, (self.num_latent_tokens, -1)).transpose(1, 2)  # (B, L, N, d/L)

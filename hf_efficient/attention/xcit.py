@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..linear.autocast import without_autocast
 from ..linear.state import State
 from .base import Attention
 from .masking import zero_masked
@@ -55,7 +56,7 @@ class Xcit(Attention):
         if self.causal:
             return self.extend(q, k, v, self.initial_state(q.shape[0], q.device), key_mask)[0]
         dtype, (q, k, v) = v.dtype, widen(q, k, v, key_mask)
-        with torch.autocast(v.device.type, enabled=False):
+        with without_autocast(v):
             squares = (x.square().sum(2, keepdim=True) for x in (q, k))
             A = self.channel_weights((q.mT @ k).unsqueeze(2), *squares).squeeze(2)  # (B, H, D, D)
             return (v @ A.mT).to(dtype)
@@ -88,7 +89,7 @@ class Xcit(Attention):
     def extend(self, q, k, v, state, key_mask=None):
         dtype, (q, k, v) = v.dtype, widen(q, k, v, key_mask)
         state = {name: x.to(v.dtype) for name, x in state.items()}
-        with torch.autocast(v.device.type, enabled=False):
+        with without_autocast(v):
             output, state = scan(self.extend_segment, SEGMENT, q, k, v, state)
         return output.to(dtype), state
 

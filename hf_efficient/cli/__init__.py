@@ -49,7 +49,7 @@ def run(command: Callable[..., object], *arguments, **options) -> int:
         code = command(*arguments, **options)
         return code if isinstance(code, int) else 0
     except CommandError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        print(f"Error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Interrupted. The same command goes on where it can.", file=sys.stderr)

@@ -15,7 +15,7 @@ Stopped, or started anew with the same arguments, it goes on: what finished is n
 from pathlib import Path
 
 from ..extras import require
-from .parser import Parser
+from .parser import SEED, Parser
 
 
 def main(argv: list[str]) -> None:
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument("--budget", required=True, help="of each run: 8min, 1h, 20kJ, ...")
     parser.add_argument("--seeds", type=int, default=3, help="of each run (default 3; fewer tell nothing)")
-    parser.add_argument("--first-seed", type=int, default=0, help="seeds are this one and those after it")
+    parser.add_argument("--first-seed", type=SEED, default=0, help="seeds are this one and those after it")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/compare"), help="default runs/compare")
     parser.add_argument("--set", nargs="*", default=[], metavar="key=value", help="keys to override in all runs")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, which share the cores (default 1)")
@@ -38,10 +38,8 @@ def main(argv: list[str]) -> None:
         if arguments[name] < 1:
             parser.error(f"--{name} {arguments[name]} must be at least 1.")
     require("train")
-    from ..errors import CommandError
+    from ..errors import told
     from ..experiments.equal_budgets import compare_at_equal_budget
 
-    try:
+    with told("compare"):
         compare_at_equal_budget(**arguments)
-    except ValueError as error:
-        raise CommandError(str(error)) from error

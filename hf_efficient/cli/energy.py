@@ -14,7 +14,7 @@ Stopped, or started anew with the same arguments, it goes on: repetitions that f
 from pathlib import Path
 
 from ..extras import require
-from .parser import Parser
+from .parser import SEED, Parser
 
 COUNTRIES = ["DEU", "FRA", "GBR", "ITA", "NOR", "POL", "USA", "CHN", "IND"]
 
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "-n", "--repetitions", type=int, default=5, help="of each run (default 5; below 3 tells nothing)"
     )
-    parser.add_argument("--first-seed", type=int, default=0, help="seeds are this one and those after it")
+    parser.add_argument("--first-seed", type=SEED, default=0, help="seeds are this one and those after it")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/energy"), help="default runs/energy")
     parser.add_argument("--script", type=Path, help="what runs a config instead of `hf-efficient train`")
     parser.add_argument("--set", nargs="*", default=[], metavar="key=value", help="keys to override in all runs")
@@ -44,9 +44,11 @@ def main(argv: list[str]) -> None:
     if arguments["repetitions"] < 1:
         parser.error(f"--repetitions {arguments['repetitions']} must be at least 1.")
     require("train", "energy")
+    from ..errors import told
     from ..experiments.energy_analysis import Goal
     from ..experiments.energy_comparison import compare_energy
 
     stated = {"energy": arguments.pop("most_energy"), "points": arguments.pop("most_points")}
     goal = Goal(**{name: value for name, value in stated.items() if value is not None})
-    compare_energy(**arguments, goal=goal)
+    with told("energy"):
+        compare_energy(**arguments, goal=goal)

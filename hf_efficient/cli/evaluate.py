@@ -10,7 +10,7 @@ preset, limits, context and batch size are its own unless they are given here.
 from pathlib import Path
 
 from ..extras import require
-from .parser import Parser
+from .parser import Parser, number
 
 TASKS = ("image-classification", "object-detection", "text-generation")
 
@@ -20,8 +20,10 @@ def main(argv: list[str]) -> None:
     parser.add_argument("model", help="a folder that a training wrote, or a repository")
     parser.add_argument("dataset", nargs="?", help="a name or path, as in `dataset:` of a run; by default the run's")
     parser.add_argument("--task", choices=TASKS, help="by default what the model was made for")
-    parser.add_argument("--batch-size", type=int, help="by default the run's, or 64")
-    parser.add_argument("--limit", type=int, help="images, or bytes of text; by default as in the run, or all")
+    parser.add_argument("--batch-size", type=number(int, 1, 2**20), help="by default the run's, or 64")
+    parser.add_argument(
+        "--limit", type=number(int, 1), help="images, or bytes of text; by default as in the run, or all"
+    )
     parser.add_argument("--mosaic", action="store_true", default=None, help="of detection: four images in a square")
     parser.add_argument("--split", choices=["test", "validation"], default="test", help="validation: what chose")
     parser.add_argument("--level", help="of a text's tokens: byte, bpe or word; by default the run's")

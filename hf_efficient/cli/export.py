@@ -2,8 +2,9 @@
 
     hf-efficient export results/cifar10_kerformer_vit_small --to model.onnx
 
-Image classifiers, detectors, segmentation models and encoders; the file takes batches of any size. Of a MobileViTv2
-detector the predictions of all anchors are exported: suppressing overlapping boxes is left to whoever runs it.
+Image classifiers, detectors, segmentation models, masked image models and encoders; the file takes batches of any
+size. Of a MobileViTv2 detector the predictions of all anchors are exported: suppressing overlapping boxes is left to
+whoever runs it. Of a masked image model, what it makes of an image without a mask.
 """
 
 from .parser import Parser

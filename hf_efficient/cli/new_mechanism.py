@@ -10,7 +10,7 @@ import keyword
 import re
 from pathlib import Path
 
-from ..errors import CommandError
+from ..errors import CommandError, told
 from .parser import Parser
 
 EXAMPLE = Path(__file__).with_name("example_mechanism.txt")  # the one of CONTRIBUTING.md
@@ -29,7 +29,8 @@ def main(argv: list[str]) -> None:
 
     if name in list_attentions() or file.exists():
         raise CommandError(f"there is a mechanism {name} already: choose another name.")
-    file.write_text(source(name, in_clone), encoding="utf-8")
+    with told(f"{file} can't be written"):
+        file.write_text(source(name, in_clone), encoding="utf-8")
     print(f"Written: {file}. It is cosine attention, to be changed into yours.")
     if in_clone:
         print(f'make test ARGS="-k {name}" holds it to its formula, `hf-efficient bench attention` times it.')

@@ -1,6 +1,8 @@
 """The argument parser of the subcommands."""
 
 import argparse
+import math
+from collections.abc import Callable
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,3 +23,24 @@ class Parser(argparse.ArgumentParser):
 def hyphened(word: str) -> str:
     name, equals, value = word.partition("=")
     return name.replace("_", "-") + equals + value
+
+
+def number(kind: type, least: float, most: float = math.inf) -> Callable[[str], float]:
+    """The type of an option: a finite number in this range."""
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and least <= value <= most):
+            what = "a whole number" if kind is int else "a number"
+            upper = "" if most == math.inf else f", at most {most:,}"
+            raise argparse.ArgumentTypeError(f"{text} must be {what}, at least {least:,}{upper}.")
+        return value
+
+    return read
+
+
+SEED = number(int, 0, 2**32 - 1)
+SECONDS = number(float, 0.001)

@@ -10,7 +10,7 @@ The model is a folder or a repository on the Hub; what it was made for says what
 import json
 import sys
 
-from .parser import Parser
+from .parser import SEED, Parser, number
 
 
 def main(argv: list[str]) -> None:
@@ -18,11 +18,17 @@ def main(argv: list[str]) -> None:
     parser.add_argument("model", help="a folder, or a repository on the Hub")
     parser.add_argument("inputs", nargs="*", metavar="input", help="image files, or texts; - is standard input")
     parser.add_argument("--task", help="by default what the model was made for")
-    parser.add_argument("--top-k", type=int, default=5, help="labels per image (default: %(default)s)")
-    parser.add_argument("--threshold", type=float, default=0.5, help="least score of a box (default: %(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=100, help="of a text (default: %(default)s)")
-    parser.add_argument("--temperature", type=float, default=0.8, help="of a text; 0 takes the likeliest token")
-    parser.add_argument("--seed", type=int, default=0, help="of a text")
+    parser.add_argument("--top-k", type=number(int, 1), default=5, help="labels per image (default: %(default)s)")
+    parser.add_argument(
+        "--threshold", type=number(float, 0, 1), default=0.5, help="least score of a box (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max-new-tokens", type=number(int, 1, 10**6), default=100, help="of a text (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--temperature", type=number(float, 0, 100), default=0.8, help="of a text; 0 takes the likeliest token"
+    )
+    parser.add_argument("--seed", type=SEED, default=0, help="of a text")
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a repository")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = vars(parser.parse_args(argv))

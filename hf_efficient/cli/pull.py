@@ -6,7 +6,7 @@ Downloads a repository into the cache, or into --to, compares every file with it
 which from_pretrained() takes. A commit's id as --revision is the only one that always means the same.
 """
 
-from .parser import Parser
+from .parser import SECONDS, Parser
 
 
 def main(argv: list[str]) -> None:
@@ -14,7 +14,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("repo_id", help="owner/name")
     parser.add_argument("--revision", default="main", help="a branch, tag or commit (default: main)")
     parser.add_argument("--to", dest="local_dir", metavar="FOLDER", help="instead of the cache")
-    parser.add_argument("--timeout", type=float, metavar="S", help="in seconds (default: 120, and 1 for each MiB)")
+    parser.add_argument("--timeout", type=SECONDS, metavar="S", help="in seconds (default: 120, and 1 for each MiB)")
     arguments = vars(parser.parse_args(argv))
     from .. import hub
 

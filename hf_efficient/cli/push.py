@@ -9,7 +9,7 @@ The token comes from `hf auth login` or the variable HF_TOKEN. It is written now
 refused. Links that lead out of the folder are not shared.
 """
 
-from .parser import Parser
+from .parser import SECONDS, Parser
 
 
 def main(argv: list[str]) -> None:
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--branch", help="made if need be (default: main)")
     parser.add_argument("--tag", help="a name for this commit, such as v1")
     parser.add_argument("--message", default="Upload with hf_efficient", help="of the commit (default: %(default)s)")
-    parser.add_argument("--timeout", type=float, metavar="S", help="in seconds (default: 120, and 1 for each MiB)")
+    parser.add_argument("--timeout", type=SECONDS, metavar="S", help="in seconds (default: 120, and 1 for each MiB)")
     parser.add_argument("--allow-tokens", action="store_true", help="share what looks like a token of somebody else")
     parser.add_argument("--dry-run", action="store_true", help="show what would be sent, and send nothing")
     arguments = vars(parser.parse_args(argv))

@@ -5,6 +5,7 @@ looked up by the image's index. So an image looks the same whatever batch, proce
 and after training resumed; and switching one augmentation on leaves the others' numbers alone.
 """
 
+import math
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -58,8 +59,8 @@ class Augmentation:
             allowed = {bool: bool, int: int, float: (int, float)}[field.type]
             if not isinstance(value, allowed) or (field.type is not bool and isinstance(value, bool)):
                 raise TypeError(f"{field.name}={value!r} must be of type {field.type.__name__}.")
-            if not value >= 0:
-                raise ValueError(f"{field.name}={value} must not be negative.")
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{field.name}={value} must not be negative, nor infinite.")
         for name, largest in (
             *(("erase", 1), ("mix_probability", 1), ("resized_crop", 1)),
             ("randaugment_magnitude", MAX_LEVEL),

@@ -41,19 +41,24 @@ TASKS = {
     "object-detection": CarefulDetrImageProcessor,
     "image-segmentation": CarefulMobileViTImageProcessor,
 }
+ARCHITECTURES = {"ForObjectDetection": "object-detection", "ForSemanticSegmentation": "image-segmentation"}
 
 
-def image_processor_for(config: PreTrainedConfig, task: str = "image-classification", **options) -> BaseImageProcessor:
+def image_processor_for(config: PreTrainedConfig, task: str | None = None, **options) -> BaseImageProcessor:
     """A processor for a model's config: any image becomes RGB of `image_size`, scaled and normalised.
 
     Args:
-        task: a pipeline's name. Processors for detection and segmentation bring that pipeline's post-processing.
+        task: a pipeline's name, by default that of the config's architecture. Processors for detection and
+            segmentation bring that pipeline's post-processing.
         options: of the processor, over what follows from the config.
 
     Example:
         >>> processor = image_processor_for(model.config)
         >>> processor.save_pretrained(directory)  # beside the weights
     """
+    if task is None:
+        name = (config.architectures or [""])[0]
+        task = next((task for end, task in ARCHITECTURES.items() if name.endswith(end)), "image-classification")
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}; known: {', '.join(TASKS)}.")
     height, width = (config.image_size,) * 2 if isinstance(config.image_size, int) else config.image_size

@@ -161,7 +161,10 @@ def _find(name: str | Path, image_column: str | None, label_column: str | None) 
         path = Path(name).expanduser()
         if not path.exists():
             known = ", ".join((*FOLDERS, "digits"))
-            raise ValueError(f"unknown images {str(name)!r}: use {known}, or the path of a folder or file.")
+            raise ValueError(
+                f"unknown images {str(name)!r}: there are {known}, or the path of a parquet file, a folder of them, "
+                "or a folder of images, as <path>/train/<class>/<image>.png."
+            )
         return find_splits(path, image_column, label_column)
     if DATA_FOLDER in os.environ:
         folder = Path(os.environ[DATA_FOLDER]).expanduser()
@@ -169,12 +172,15 @@ def _find(name: str | Path, image_column: str | None, label_column: str | None) 
             raise ValueError(f"{DATA_FOLDER}={str(folder)!r} is not a folder.")
         if (folder / FOLDERS[name]).is_dir():
             return find_splits(folder / FOLDERS[name], image_column, label_column)
+    from datasets.exceptions import DatasetsError
+
     try:
         return hub_splits(REPOSITORIES[name], image_column, label_column)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, DatasetsError) as error:
         raise ValueError(
             f"{name} is not in the folder that the variable {DATA_FOLDER} names "
-            f"({os.environ.get(DATA_FOLDER, 'not set')}), and {REPOSITORIES[name]} can't be read from the Hub: {error}"
+            f"({os.environ.get(DATA_FOLDER, 'not set')}), which should hold it as {FOLDERS[name]}/*.parquet or "
+            f"{FOLDERS[name]}/train/<class>/<image>.png, and {REPOSITORIES[name]} can't be read from the Hub: {error}"
         ) from error
 
 

@@ -42,7 +42,7 @@ def load_text(name: str | Path) -> bytes:
         return _load_enwik8()
     path = Path(name)
     if not path.is_file():
-        raise ValueError(f"unknown text {str(name)!r}: use 'enwik8', 'pydocs' or the path of a file.")
+        raise ValueError(f"unknown text {str(name)!r}: there are 'enwik8', 'pydocs', or the path of a file.")
     return path.read_bytes()
 
 
@@ -59,10 +59,11 @@ def _load_enwik8() -> bytes:
 def _download_enwik8() -> bytes:
     """From the Hub, or from the cache of `datasets` if there is no network."""
     from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
 
     try:  # main holds a loading script, which `datasets` no longer runs; this branch holds what it once gave
         rows = load_dataset(HUB_ENWIK8, "enwik8-raw", split="train", revision="refs/convert/parquet")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, DatasetsError) as error:
         raise ValueError(
             f"enwik8 can't be loaded from the Hub ({HUB_ENWIK8}: {error}). If you have a copy, store it as "
             f"<folder>/enwik8/enwik8 and set {DATA_FOLDER}=<folder>."

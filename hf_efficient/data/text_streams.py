@@ -81,9 +81,9 @@ class TextOptions:
     def __post_init__(self):
         if self.order not in ORDERS:
             raise ValueError(f"order={self.order!r} must be one of {', '.join(ORDERS)}.")
-        for name in ("segment_length", "segments_per_crop", "limit"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1.")
+        for name in ("segment_length", "segments_per_crop", "limit", "vocab_size", "min_count"):
+            if getattr(self, name) is not None and not 1 <= getattr(self, name) < 2e9:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1, below 2 billion.")
 
 
 class LanguageData(NamedTuple):
@@ -143,14 +143,20 @@ def _tokenize(text: bytes, tokenizer: PreTrainedTokenizerFast, document_start: s
                 parts.append(np.array(ids, dtype))
                 seen += len(ids)
     tokens = np.concatenate(parts)
+    if not len(tokens):
+        raise ValueError(f"a text of {len(text)} bytes has no tokens: it is all space.")
     unknown = 0.0 if tokenizer.unk_token_id is None else float(np.mean(tokens == tokenizer.unk_token_id))
-    first = next(pieces(whole))
-    encoded = tokenizer(first, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    before = 0  # bytes of space that no token holds
+    for first in pieces(whole):
+        encoded = tokenizer(first, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        if encoded["input_ids"]:
+            break
+        before += len(first.encode())
     if isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel):  # one character stands for one byte
         first_bytes = len(tokenizer.convert_ids_to_tokens(encoded["input_ids"][0]))
     else:
         first_bytes = len(first[: encoded["offset_mapping"][0][1]].encode())
-    return _counted(text, tokens, np.array(starts), first_bytes, unknown)
+    return _counted(text, tokens, np.array(starts), before + first_bytes, unknown)
 
 
 def _counted(text: bytes, tokens, documents, first_bytes: int, unknown_rate: float = 0.0) -> EncodedText:
@@ -162,6 +168,8 @@ def _counted(text: bytes, tokens, documents, first_bytes: int, unknown_rate: flo
 
 def _occurrences(text, part) -> list[int]:
     """Where a document begins: at 0, and wherever `part` does."""
+    if not part:
+        raise ValueError("document_start='' is everywhere: give the string that documents begin with, or null.")
     found, at = [0], text.find(part, 1)
     while at >= 0:
         found.append(at)

@@ -14,6 +14,7 @@ from .text import LEVELS, decode
 
 UNKNOWN, PADDING, SENTENCE_END = "<unk>", "<pad>", "</s>"
 PIECE = 1 << 16  # characters handed to the trainers at a time
+LONG_WORD = r"\S{128}|\s{128}"  # cut off from what follows: learning from a word takes the square of its length
 
 
 def build_tokenizer(
@@ -52,14 +53,15 @@ def unknown_rate(tokenizer: PreTrainedTokenizerFast, text: str) -> float:
 
 
 def pieces(text: str) -> Iterable[str]:
-    """The text in pieces that end at line ends: what tokenizers take at a time."""
+    """The text in pieces that end at line ends, or within lines that are longer: what tokenizers take at a time."""
     piece, size = [], 0
     for line in text.splitlines(keepends=True):
-        piece.append(line)
-        size += len(line)
-        if size >= PIECE:
-            yield "".join(piece)
-            piece, size = [], 0
+        for part in (line[at : at + PIECE] for at in range(0, len(line), PIECE)):
+            piece.append(part)
+            size += len(part)
+            if size >= PIECE:
+                yield "".join(piece)
+                piece, size = [], 0
     if piece:
         yield "".join(piece)
 
@@ -83,7 +85,9 @@ def _bpe_tokenizer(text: str, vocab_size: int, padding: bool) -> PreTrainedToken
     if vocab_size < 256:
         raise ValueError(f"vocab_size={vocab_size} must be at least 256, the number of bytes.")
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(LONG_WORD), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
@@ -97,8 +101,12 @@ def _word_tokenizer(text: str, vocab_size: int, min_count: int, padding: bool) -
     which the paper's multi-word tokenizer puts after sentences."""
     if min_count < 1:
         raise ValueError(f"min_count={min_count} must be at least 1.")
+    if vocab_size < 2:
+        raise ValueError(f"vocab_size={vocab_size} must be at least 2: {UNKNOWN} and a word.")
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Replace(Regex(r"\s*\n\s*"), f" {SENTENCE_END} ")
+    written_out = normalizers.Replace(SENTENCE_END, " ".join(SENTENCE_END))  # what stands in the text ends no line
+    ends = normalizers.Replace(Regex(r"\s*\n\s*"), f" {SENTENCE_END} ")
+    tokenizer.normalizer = normalizers.Sequence([written_out, ends])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"</s>|\w+(?:['’]\w+)*|[^\w\s]"), "removed", invert=True)
     trainer = trainers.WordLevelTrainer(
         vocab_size=vocab_size, min_frequency=min_count, special_tokens=[UNKNOWN], show_progress=False
@@ -112,6 +120,7 @@ def _wrap(tokenizer: Tokenizer, padding: bool, **special) -> PreTrainedTokenizer
         special["pad_token"] = PADDING
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
+        split_special_tokens=True,  # what a text says is text, though it be "<unk>"
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
         **special,

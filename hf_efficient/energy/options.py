@@ -1,5 +1,6 @@
 """What a run may say about its energy: the `energy` section of a YAML."""
 
+import math
 from dataclasses import asdict, dataclass, fields
 
 from .carbon import Grid, find_grid
@@ -43,9 +44,9 @@ class EnergyOptions:
         if self.scope not in SCOPES:
             raise ValueError(f"energy.scope={self.scope!r} must be one of {', '.join(SCOPES)}.")
         for name in ("interval", "budget_kwh", "budget_joules", "cpu_watts", "ram_watts"):
-            self._check_number(name, "more than 0", lambda value: value > 0)
+            self._check_number(name, "more than 0", lambda value: 0 < value < math.inf)
         for name in ("idle_seconds", "carbon_intensity"):
-            self._check_number(name, "at least 0", lambda value: value >= 0)
+            self._check_number(name, "at least 0", lambda value: 0 <= value < math.inf)
         if self.budget_kwh is not None and self.budget_joules is not None:
             raise ValueError(
                 f"energy.budget_kwh={self.budget_kwh} and energy.budget_joules={self.budget_joules}: give one of them."

@@ -1,11 +1,13 @@
 """Calls to the Hub that end: with a result, or with one plain sentence after a stated time.
 
 huggingface_hub sends most requests without a timeout and retries only some. Here a call runs in a thread, under a
-deadline that each of its requests obeys, and is repeated while what went wrong may pass. No message holds a token.
+deadline that each request obeys, those of the client's own threads included, and is repeated while what went wrong may
+pass. No message holds a token.
 """
 
 import json
 import logging
+import math
 import os
 import re
 import threading
@@ -18,6 +20,7 @@ import huggingface_hub
 from huggingface_hub import constants, errors
 
 from ..errors import CommandError
+from .daemon_pool import lend_pools
 
 try:
     import httpx2 as httpx
@@ -29,7 +32,7 @@ T = TypeVar("T")
 
 ATTEMPTS = 5
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # seconds between attempts; each is twice the one before
-REQUEST_TIMEOUT = 60.0  # seconds without a byte after which a request has failed
+REQUEST_TIMEOUT = 60.0  # seconds without a byte after which a request has failed; at most a third of what is left
 BASE_TIMEOUT, SLOWEST = 120.0, 2**20  # a call may take 2 minutes, and a second for each MiB that it transfers
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 TOKEN_PAGE = "https://huggingface.co/settings/tokens"
@@ -45,14 +48,17 @@ class HubError(CommandError, RuntimeError):
 
 
 class Call:
-    """Work under a deadline. The client's own threads belong to it too; those that were there before don't."""
+    """Work under a deadline."""
 
     def __init__(self, what: str, timeout: float | None, token: str | None = None):
+        if timeout is not None and not 0 < timeout < math.inf:
+            raise HubError(f"{what}: timeout={timeout} must be a number of seconds above 0.")
         self.what, self.token = what, token
+        self.problem: HubError | None = None  # the last
+        self.asked: dict[int, str] = {}  # by thread, who has not answered yet
         self.fixed = timeout is not None
         self.timeout = BASE_TIMEOUT if timeout is None else timeout
         self.start = time.monotonic()
-        self.bystanders = frozenset(threading.enumerate())
 
     @property
     def left(self) -> float:
@@ -62,13 +68,12 @@ class Call:
     def allow(self, size: int) -> None:
         """More time for so many bytes, unless the caller has said how much there is."""
         if not self.fixed:
-            self.timeout = max(self.timeout, BASE_TIMEOUT + size / SLOWEST)
+            self.timeout = max(self.timeout, time_for(size))
 
     def run(self, work: Callable[["Call"], T]) -> T:
         """The result of `work(self)`, repeated where that may help; HubError at the latest when time is up."""
         outcome: list = []
         thread = threading.Thread(target=self._run, args=(work, outcome), daemon=True, name=self.what)
-        _running.add(self)
         thread.start()
         try:
             while thread.is_alive() and (time_left := self.start + self.timeout - time.monotonic()) > 0:
@@ -77,15 +82,15 @@ class Call:
                 raise self.expired()
         finally:
             self.timeout = 0.0  # whatever still runs sends nothing more
-            _running.discard(self)
         result, error = outcome
         if error is not None:
             raise error
         return result
 
-    def expired(self, problem: HubError | None = None) -> HubError:
+    def expired(self) -> HubError:
+        problem = self.problem or next((f"no answer from {one}, or not all of it" for one in self.asked.values()), "")
         reason = f"; the last problem: {str(problem).rstrip('.')}" if problem else ""
-        message = f"{self.what}: not done within {self.timeout:g} s (timeout=... allows for more){reason}."
+        message = f"{self.what}: not done within {self.timeout:g} s (--timeout allows for more){reason}."
         return HubError(message, True, self.token)
 
     def _run(self, work: Callable[["Call"], T], outcome: list) -> None:
@@ -96,53 +101,79 @@ class Call:
             outcome.extend((None, error))
 
     def _repeat(self, work: Callable[["Call"], T]) -> T:
-        problem = None
         for attempt in range(1, ATTEMPTS + 1):
             _watch_requests()
             try:
                 return work(self)
-            except DeadlinePassed:
-                raise self.expired(problem) from None
             except Exception as error:
-                problem = explain(error, self.token)
+                if any(isinstance(cause, DeadlinePassed) for cause in _causes(error)):
+                    raise self.expired() from None
+                problem = self.problem = explain(error, self.token)
             wait = min(FIRST_WAIT * 2 ** (attempt - 1), LONGEST_WAIT)
             if problem.transient and wait >= self.left:
-                raise self.expired(problem)
+                raise self.expired()
             if not problem.transient or attempt == ATTEMPTS:
                 raise HubError(f"{self.what}: {problem}", problem.transient, self.token)
             logger.warning("%s: %s Trying again in %g s (%d of %d).", self.what, problem, wait, attempt, ATTEMPTS - 1)
             time.sleep(wait)
 
 
+def time_for(size: int) -> float:
+    """Seconds that a call which transfers so many bytes may take, unless it is told another time."""
+    return BASE_TIMEOUT + size / SLOWEST
+
+
 class DeadlinePassed(Exception):
     """Raised instead of sending a request. No subclass of what the client takes for a reason to use its cache."""
 
 
-_running: set[Call] = set()
 _own: ContextVar[Call | None] = ContextVar("hub_call", default=None)
+lend_pools(_own)
 
 
 def _watch_requests() -> None:
     # The client makes a new session after some errors, so this is asked before every attempt.
-    hooks = huggingface_hub.get_session().event_hooks["request"]
-    if _obey_deadline not in hooks:
-        hooks.append(_obey_deadline)
+    hooks = huggingface_hub.get_session().event_hooks
+    if _obey_deadline not in hooks["request"]:
+        hooks["request"].append(_obey_deadline)
+        hooks["response"].append(_watch_answer)
 
 
 def _obey_deadline(request) -> None:
     """Limits a request of ours; one of anybody else passes as it is."""
-    thread = threading.current_thread()
-    candidates = [call for call in tuple(_running) if thread not in call.bystanders]
-    call = _own.get() or max(candidates, key=lambda call: call.left, default=None)
+    call = _own.get()
     if call is None:
         return
     if call.left <= 0:
         raise DeadlinePassed
-    most = min(REQUEST_TIMEOUT, call.left)
+    call.asked[threading.get_ident()] = _origin(request)
+    most = min(REQUEST_TIMEOUT, call.left / 3)  # so that one that hangs leaves time for another
     given = request.extensions.get("timeout") or {}
     request.extensions["timeout"] = {
         phase: min(given.get(phase) or most, most) for phase in ("connect", "read", "write", "pool")
     }
+
+
+def _watch_answer(response) -> None:
+    if (call := _own.get()) is not None:
+        response.stream = _Answer(response.stream, call)
+
+
+class _Answer(httpx.SyncByteStream):
+    """The bytes of an answer, until time is up: a server may send one every second for ever."""
+
+    def __init__(self, stream: httpx.SyncByteStream, call: Call):
+        self.stream, self.call = stream, call
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self.stream:
+            if self.call.left <= 0:
+                raise DeadlinePassed
+            yield chunk
+        self.call.asked.pop(threading.get_ident(), None)
+
+    def close(self) -> None:
+        self.stream.close()
 
 
 def explain(error: BaseException, token: str | None = None) -> HubError:
@@ -173,18 +204,32 @@ def _explain(error: BaseException) -> tuple[str, bool] | None:
     if isinstance(error, httpx.LocalProtocolError):
         return "the request can't be sent; does the token hold a space or a line break?", False
     if isinstance(error, httpx.TimeoutException):
-        return f"{constants.ENDPOINT} does not answer.", True
+        return f"{_asked(error)} does not answer.", True
     if isinstance(error, httpx.TransportError):
-        return f"{constants.ENDPOINT} can't be reached ({_first_line(error) or type(error).__name__}).", True
-    if isinstance(error, json.JSONDecodeError):
+        return f"{_asked(error)} can't be reached ({_first_line(error) or type(error).__name__}).", True
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
         return f"{constants.ENDPOINT} answered something else than JSON.", True
     if isinstance(error, ValueError):
         return str(error), False
     return None
 
 
+def _asked(error: httpx.RequestError) -> str:
+    """Who: the Hub, or where it keeps large files."""
+    try:
+        return _origin(error.request)
+    except RuntimeError:  # nobody yet
+        return constants.ENDPOINT
+
+
+def _origin(request: httpx.Request) -> str:
+    return f"{request.url.scheme}://{request.url.netloc.decode()}"
+
+
 def _explain_answer(error: errors.HfHubHTTPError) -> tuple[str, bool]:
     status, said = error.response.status_code, _first_line(error.server_message or "")
+    if status == 404 and error.response.request.url.path.endswith("/verify"):
+        return f"an upload has not arrived whole ({said}).", True
     if isinstance(error, errors.GatedRepoError):
         return f"access has to be asked for on the repository's page first ({said}).", False
     if isinstance(error, errors.RevisionNotFoundError):

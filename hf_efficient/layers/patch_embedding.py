@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from ..attention.base import check_tensor
 from ..attention.bypass import can_bypass
 from ..attention.position_table import resample_positions
 
@@ -142,6 +143,7 @@ class ImageEmbeddings(nn.Module):
 
     def check_image(self, pixel_values: Tensor, interpolate_pos_encoding: bool) -> tuple[int, int]:
         """Raises for images that don't fit; returns rows and columns of patches."""
+        check_tensor("pixel_values", pixel_values)
         channels, patch = self.patch_embeddings.num_channels, self.patch_embeddings.patch_size
         if pixel_values.dim() != 4 or pixel_values.shape[1] != channels:
             raise ValueError(
@@ -161,6 +163,7 @@ class ImageEmbeddings(nn.Module):
         return size[0] // patch, size[1] // patch
 
     def check_mask(self, masked: Tensor, shape: tuple[int, int]) -> None:
+        check_tensor("bool_masked_pos", masked)
         if self.mask_token is None:
             raise ValueError("bool_masked_pos needs a model with a mask token: build it with use_mask_token=True.")
         if masked.shape != shape:

@@ -7,7 +7,8 @@ Every patch of p x p pixels gets a value F from its luminance I in [0, 1], and k
     entropy    −Σ_b f_b log₂ f_b,    f = shares of the 256 levels round(255·I)
 
 either those of largest F, or a sample without replacement with weights w = F + 1e-6·max F + 1e-12, drawn by the
-Gumbel-top-k trick: the k largest of log w + Gumbel noise have the law of k sequential draws.
+Gumbel-top-k trick: the k largest of log w + Gumbel noise have the law of k sequential draws. An image's noise is a
+hash of its pixels: the same on any rank, whatever else is in the batch.
 
 "random" looks at no pixels and takes any k patches: what a heuristic must be better than.
 
@@ -28,12 +29,14 @@ after e epochs. `set_share` sets k and probability from outside instead, as func
 
 import math
 import random
+import warnings
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
 from ..attention.base import check_choice, check_positive
+from ..attention.counter import Counter
 
 REC_601 = (0.299, 0.587, 0.114)
 HEURISTICS = ("contrast", "variance", "entropy")
@@ -43,9 +46,9 @@ SCHEDULES = ("product", "inverse_time", "exponential", "linear", "constant")
 class PatchSelector(nn.Module):
     """Chooses patches; `epoch` and `step` are saved with the weights, so that a resumed run makes the same choices.
 
-    In training one decision is taken per batch, since a batch has one length, from a generator seeded by (seed, step):
-    the same on all ranks. The noise for sampling comes from it too. In evaluation the image stays whole, or, with
-    `select_at_eval`, keeps its k best patches ("random": the same k of every image).
+    In training one decision is taken per batch, since a batch has one length, by (seed, step): the same on all ranks.
+    In evaluation the image stays whole, or, with `select_at_eval`, keeps its k best patches ("random": the same k of
+    every image).
 
     Args:
         heuristic: "contrast", "variance", "entropy" or "random".
@@ -84,10 +87,17 @@ class PatchSelector(nn.Module):
         self.set_share(None)
         self.register_buffer("epoch", torch.zeros((), dtype=torch.long))  # completed epochs
         self.register_buffer("step", torch.zeros((), dtype=torch.long))  # batches seen in training
+        self.epochs, self.steps = Counter(), Counter()
+        self.batches_untold = 0  # without a word of the epoch; None once there was one
 
     def reset_parameters(self) -> None:
         init.zeros_(self.epoch)
         init.zeros_(self.step)
+
+    def set_epoch(self, epoch: int) -> None:
+        """How many epochs are completed."""
+        self.epoch.fill_(epoch)
+        self.batches_untold = None
 
     def set_share(self, share: float | None, prob: float | None = None) -> None:
         """The share of patches that training keeps, and p, from now on; None is top_k of num_patches, and p_e."""
@@ -103,7 +113,9 @@ class PatchSelector(nn.Module):
         patches = count_patches(pixel_values, self.patch_size)
         kept, noise = self.share_of(patches), None
         if self.training:
-            applies, noise = self.draw(pixel_values.shape[0], patches)
+            applies, key = self.draw()
+            if applies and (self.probabilistic or self.heuristic == "random"):
+                noise = gumbel_noise(pixel_values, patches, key)
         else:
             applies = self.select_at_eval
         if not applies or kept == patches:
@@ -111,9 +123,8 @@ class PatchSelector(nn.Module):
         if noise is None:
             return top_indices(self.score(pixel_values), kept)
         if self.heuristic == "random":
-            return top_indices(noise.to(pixel_values.device), kept)
-        scores = self.score(pixel_values)
-        return top_indices(log_weights(scores) + noise.to(scores), kept)
+            return top_indices(noise, kept)
+        return top_indices(log_weights(self.score(pixel_values)) + noise, kept)
 
     def score(self, pixel_values: Tensor) -> Tensor:
         """F (B, n) of every patch, row by row"""
@@ -125,21 +136,32 @@ class PatchSelector(nn.Module):
         return {"contrast": contrast, "variance": variance, "entropy": entropy}[self.heuristic](grey, self.patch_size)
 
     @torch.compiler.disable
-    def draw(self, batch: int, patches: int) -> tuple[bool, Tensor | None]:
-        """One step: whether this batch is reduced, and the Gumbel noise (B, n) if it is by sampling."""
-        mixed = random.Random(f"{self.seed} {self.step.item()}").getrandbits(32)  # neighbouring steps are unrelated
-        self.step += 1
-        generator = torch.Generator("cpu").manual_seed(mixed)
-        applies = torch.rand((), generator=generator, device="cpu").item() < self.probability()
-        if not (applies and (self.probabilistic or self.heuristic == "random")):
-            return applies, None
-        return True, -torch.empty(batch, patches, device="cpu").exponential_(generator=generator).log()
+    def draw(self) -> tuple[bool, int]:
+        """One step: whether this batch is reduced, and the key of its noise."""
+        self.warn_of_epochs()
+        step = self.steps.add(self.step) - 1
+        generator = random.Random(f"{self.seed} {step}")  # neighbouring steps are unrelated
+        return generator.random() < self.probability(), generator.getrandbits(32)
+
+    def warn_of_epochs(self) -> None:
+        """Once, at the second batch, since a single one is no training."""
+        decays = self.prob_schedule != "constant" and self.prob * self.prob_decay_rate > 0
+        if self.batches_untold is None or not decays or self.training_prob is not None:
+            return
+        self.batches_untold += 1
+        if self.batches_untold == 2:
+            warnings.warn(
+                f"prob={self.prob} decays with the epochs (prob_schedule={self.prob_schedule!r}), but nobody says "
+                "which it is: add PatchSelectionCallback() to the Trainer's callbacks, or call model.set_epoch(epoch) "
+                "in a loop of your own.",
+                stacklevel=2,
+            )
 
     def probability(self, epoch: int | None = None) -> float:
         """p_e, by default after the epochs completed so far"""
         if epoch is None and self.training_prob is not None:
             return self.training_prob
-        epoch = self.epoch.item() if epoch is None else epoch
+        epoch = self.epochs.read(self.epoch) if epoch is None else epoch
         return decayed(self.prob, self.prob_decay_rate, epoch, self.prob_schedule)
 
     def share_of(self, patches: int) -> int:
@@ -211,6 +233,24 @@ def entropy(grey: Tensor, patch_size: int) -> Tensor:
     counts.scatter_add_(2, levels, counts.new_ones(()).expand(levels.shape))
     mean_log = (counts.clamp_min(1).log2_() * counts).sum(-1) / patch_size**2
     return (math.log2(patch_size**2) - mean_log).clamp_min(0)
+
+
+def gumbel_noise(pixel_values: Tensor, patches: int, key: int) -> Tensor:
+    """(B, C, H, W) -> (B, n): −log(−log u), u a hash of the image, the patch's number and the key"""
+    levels = (pixel_values[:, 0].float() * 256).round().long().flatten(1)  # (B, pixels), unmoved by rounding
+    places = mixed(torch.arange(levels.shape[1], device=levels.device))
+    image = mixed((levels * places).sum(1, keepdim=True) + key)  # (B, 1)
+    bits = mixed(mixed(image + torch.arange(patches, device=levels.device)) + key)
+    uniform = ((bits >> 9).float() + 0.5) / 2**23  # never 0 or 1
+    return -(-uniform.log()).log()
+
+
+def mixed(x: Tensor) -> Tensor:
+    """Integers -> integers below 2³² that have nothing in common with their neighbours."""
+    x = x & 0xFFFFFFFF
+    x = (x ^ (x >> 16)) * 0x7FEB352D & 0xFFFFFFFF
+    x = (x ^ (x >> 15)) * 0x846CA68B & 0xFFFFFFFF
+    return x ^ (x >> 16)
 
 
 def log_weights(scores: Tensor) -> Tensor:

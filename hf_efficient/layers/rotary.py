@@ -24,7 +24,8 @@ class RotaryTable:
         """(P, 1, D/2) complex, of float32 at least; the 1 stands for the heads."""
         if (device, dtype) not in self.kept:
             with torch.inference_mode(False):
-                self.kept[device, dtype] = self.compute().to(device, torch.promote_types(dtype, torch.complex64))
+                exact = self.compute().to(torch.promote_types(dtype, torch.complex64))
+                self.kept[device, dtype] = exact.to(device)  # which may know no float64
         return self.kept[device, dtype]
 
     def compute(self) -> Tensor:

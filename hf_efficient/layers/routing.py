@@ -10,7 +10,6 @@ All four projections and the attention are computed for chosen heads only: cost 
 `TokenRouter`: of N tokens C = ⌈ρN⌉ pass through a block. Cost × ρ, of softmax attention × ρ².
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -282,7 +281,5 @@ class TokenRouter(nn.Module):
         return chosen, rank < entitled
 
     def share(self, tokens: int | Tensor) -> int | Tensor:
-        """⌈ρN⌉; the small term undoes rounding such as 0.1·30 = 3.0000000000000004"""
-        if isinstance(tokens, Tensor):
-            return (tokens.double() * self.capacity - 1e-9).ceil().long()
-        return math.ceil(tokens * self.capacity - 1e-9)
+        """⌈ρN⌉, in whole numbers: 0.1·30 = 3.0000000000000004 would be 4"""
+        return -(-tokens * round(self.capacity * 10**9) // 10**9)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.base import check_choice, check_positive
+from ..linear.autocast import without_autocast
 
 
 class PooledTokens(NamedTuple):
@@ -57,7 +58,7 @@ class TokenPooling(nn.Module):
         w = self.significance(hidden_states, weights, key_mask)
         real = torch.ones_like(w, dtype=torch.bool) if key_mask is None else key_mask[:, self.num_prefix_tokens :]
         x, w = x.to(w.dtype).masked_fill(~real.unsqueeze(-1), 0), w.masked_fill(~real, 0)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             seeds = select_seeds(x, w, real, min(self.num_tokens, x.shape[1]))  # (B, K)
             seeded = real.gather(1, seeds)
             with torch.no_grad():
@@ -107,7 +108,7 @@ def select_seeds(x: Tensor, w: Tensor, real: Tensor, K: int) -> Tensor:
     mean = x.sum(1, keepdim=True) / real.sum(1).clamp_min(1)[:, None, None]
     distance = (x - mean).square().sum(-1).masked_fill(~real, -1)  # padding comes last and moves no rank
     ranking = distance.argsort(dim=1, descending=True, stable=True)
-    golden = torch.arange(x.shape[1], device=x.device, dtype=torch.float64) * 0.6180339887498949 % 1
+    golden = torch.arange(x.shape[1], device=x.device) * 2654435769 % 2**32  # multiples of 0.618…, modulo 1
     ranking = ranking[:, golden.argsort()]  # any first K of these are spread evenly
     significance = w.masked_fill(~real, -1).gather(1, ranking)
     return ranking.gather(1, significance.argsort(dim=1, descending=True, stable=True)[:, :K]).sort(1).values

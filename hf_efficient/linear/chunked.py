@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .autocast import without_autocast
 from .chunked_bidirectional import bidirectional_backward, bidirectional_forward
 from .chunked_causal import causal_backward, causal_forward
 from .features import FeatureMap
@@ -80,7 +81,7 @@ def kernel_attention(
         keep=keep,
         keep_features=keep and few and not (feature_map.stabilised and (c is not None or key_weight is not None)),
     )
-    with torch.autocast(v.device.type, enabled=False):
+    with without_autocast(v):
         out, S, c = _run(q, k, v, S, c, key_weight, plan, causal)
     return out.to(dtype), {"S": S} if c is None else {"S": S, "c": c}
 
@@ -88,7 +89,7 @@ def kernel_attention(
 def _traceable(q, k, v, feature_map: FeatureMap, key_weight, normalise: bool, eps: float) -> tuple[Tensor, State]:
     """Bidirectional kernel attention as two matmuls, for torch.export and torch.compile; the state is not offered."""
     dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
-    with torch.autocast(v.device.type, enabled=False):
+    with without_autocast(v):
         phi_q, phi_k, v = feature_map(q.to(wide)), feature_map(k.to(wide)), v.to(wide)
         if feature_map.stabilised:
             c = phi_k.detach().amax(2, keepdim=True).clamp_min(feature_map.log2_floor)  # (B, H, 1, F)
@@ -141,7 +142,7 @@ class ChunkedKernelAttention(torch.autograd.Function):
         dq, dk, dv = (x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2) for x in (q, k, v))
         dS = torch.empty_like(grad_S)
         sweep = causal_backward if ctx.causal else bidirectional_backward
-        with torch.autocast(v.device.type, enabled=False):  # backward() may be called inside one
+        with without_autocast(v):  # backward() may be called inside one
             for b, trail in zip(ctx.tiles, ctx.trails, strict=True):
                 tile = Tile(v[b], None if weight is None else weight[b], ctx.plan)
                 arrays = (x[b] for x in (out, den, grad_out, dq, dk, dv))

@@ -6,6 +6,7 @@ or, as the generalised attention of the same paper, φ(x) = relu(Ωx') + 10⁻³
 """
 
 import functools
+import math
 
 import torch
 from torch import Tensor
@@ -38,14 +39,15 @@ class FavorPlusFeatures(FeatureMap):
     @functools.cached_property
     def peak(self) -> float:
         """ω·x' − ‖x'‖²/2 = ‖ω‖²/2 − ‖ω − x'‖²/2"""
-        return float(self.projection.double().square().sum(-1).max()) / 2
+        if self.projection.is_meta or torch.compiler.is_exporting():  # unknown
+            return math.inf
+        return float(self.projection.square().sum(-1).max()) / 2
 
     def matrix(self, dtype: torch.dtype, back: bool = False) -> Tensor:
         """D^{-1/4} Ωᵀ (D, m), times log₂ e where exponents are made of it, or the way back (m, D)"""
         if (dtype, back) not in self.kept:
-            matrix = self.projection.double() * self.scale
-            matrix = matrix if back else (matrix.T if self.relu else matrix.T * LOG2_E)
-            self.kept[dtype, back] = matrix.to(dtype).contiguous()
+            matrix = self.projection.to(dtype) * (self.scale if back or self.relu else self.scale * LOG2_E)
+            self.kept[dtype, back] = matrix if back else matrix.T.contiguous()
         return self.kept[dtype, back]
 
     def num_features(self, head_dim: int) -> int:

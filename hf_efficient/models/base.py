@@ -1,6 +1,7 @@
 """What all families share: `EfficientPreTrainedModel`."""
 
 import os
+import re
 import warnings
 from pathlib import Path
 
@@ -9,9 +10,14 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel
 
+from ..attention import Attention
+from ..attention.base import check_tensor
 from ..remote_code import is_ours
 from .checkpoint_paths import check_folder
 from .configuration import EfficientConfig
+
+# Random projections lose what makes them orthogonal in half precision.
+RANDOM_PROJECTIONS = (r"attention.projection", r"heads.*.projection", r"rotations")
 
 
 class EfficientPreTrainedModel(PreTrainedModel):
@@ -22,12 +28,22 @@ class EfficientPreTrainedModel(PreTrainedModel):
     """
 
     config: EfficientConfig
-    # Random projections lose what makes them orthogonal in half precision.
-    _keep_in_fp32_modules_strict = {"attention.projection", "heads.*.projection", "rotations"}
 
     def __init__(self, config, *args, **kwargs):
         config.validate()  # fields may have been set since the config was made
         super().__init__(config, *args, **kwargs)
+
+    def post_init(self):
+        super().post_init()
+        buffers = [name for name, _ in self.named_buffers()]
+        self._keep_in_fp32_modules_strict = {
+            pattern for pattern in RANDOM_PROJECTIONS if any(re.search(pattern, name) for name in buffers)
+        }
+        # Every rank counts alike. What DDP would send in each step had to be read again, and waited for.
+        self._ddp_params_and_buffers_to_ignore = [
+            name for name, x in self.named_buffers() if not x.is_floating_point()
+        ]
+        self.config.architectures = [type(self).__name__]
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
@@ -62,6 +78,35 @@ class EfficientPreTrainedModel(PreTrainedModel):
         if not is_ours(cls.__module__):
             super().register_for_auto_class(auto_class)
 
+    def _check_and_adjust_attn_implementation(self, attn_implementation, is_init_check: bool = False, **kwargs) -> str:
+        """`attn_implementation` is another way to say `config.attention`, for mechanisms without weights of their own.
+        To transformers the model is always "eager"."""
+        if attn_implementation not in (None, "eager"):
+            self.config.switch_attention(attn_implementation)
+            if not is_init_check:
+                self.rebuild_attention()
+        return "eager"
+
+    def rebuild_attention(self) -> None:
+        """Makes the mechanisms that the config now names; projections and norms stay the same modules."""
+        with torch.device("meta"):
+            twin = type(self)(self.config)
+        for name, new in twin.named_modules():
+            if isinstance(new, Attention):
+                old, (parent, _, place) = self.get_submodule(name), name.rpartition(".")
+                for child, module in old.named_children():
+                    setattr(new, child, module)
+                new.to_empty(device=self.device, recurse=False)
+                if hasattr(new, "reset_parameters"):
+                    new.reset_parameters()
+                setattr(self.get_submodule(parent), place, new.train(old.training))
+        for model in self.modules():
+            if isinstance(model, EfficientPreTrainedModel):
+                model.note_attention()
+
+    def note_attention(self) -> None:
+        """What a family keeps of its config's attention is to be made anew."""
+
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
         # transformers skips foreign modules that own no tensor, lest they overwrite loaded ones; ours never do.
         super()._initialize_weights(module, is_custom_code=False)
@@ -84,14 +129,19 @@ def _is_loaded(module: nn.Module) -> bool:
 
 
 def is_finite(x: Tensor) -> bool:
-    if x.is_meta or not x.is_floating_point() or x.element_size() == 1:  # bytes of a quantised model
+    # Tensors of other classes, as of quantised weights, need not know the functions below.
+    quantised = type(x) not in (Tensor, nn.Parameter) or x.element_size() == 1
+    if quantised or x.is_meta or not x.is_floating_point():
         return True
     return bool(x.sum().isfinite()) or bool(x.isfinite().all())  # the sum is quick, but may overflow
 
 
 def check_single_labels(labels: Tensor | None, num_labels: int) -> None:
     """Raises for class indices that don't exist; -100 marks examples that are left out of the loss."""
-    if labels is None or labels.is_floating_point() or labels.device.type != "cpu" or torch.compiler.is_compiling():
+    if labels is None:
+        return
+    check_tensor("labels", labels)
+    if labels.is_floating_point() or labels.device.type != "cpu" or torch.compiler.is_compiling():
         return
     wrong = labels[(labels != -100) & ((labels < 0) | (labels >= num_labels))]
     if num_labels > 1 and len(wrong):

@@ -1,6 +1,7 @@
 """What the configs of all families share: strict fields, no unknown keys, an attention mechanism by name."""
 
 import difflib
+import math
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import field, fields
@@ -24,6 +25,10 @@ TRANSFORMERS_KEYS = {
     *("quantization_config", "sep_token_id", "task_specific_params", "tf_legacy_loss", "tie_encoder_decoder"),
     *("tie_last_hidden_states", "tie_word_embeddings", "tokenizer_class", "torchscript", "use_bfloat16", "use_cache"),
 }
+
+
+AT_MOST_1 = ("initializer_range", "layer_norm_eps")
+MOST_LABELS = 10_000_000  # whose names alone take gigabytes
 
 
 class ConfigError(StrictDataclassError, ValueError):
@@ -53,6 +58,19 @@ def _explain(method: Callable) -> Callable:
     return wrapper
 
 
+def check_num_labels(value) -> None:
+    """Raises for what is no number of labels, before transformers makes names for so many."""
+    if value is not None and (type(value) is not int or not 0 <= value <= MOST_LABELS):
+        raise ValueError(f"num_labels={value!r} must be a whole number, at most {MOST_LABELS:,}.")
+
+
+def _is_finite(value) -> bool:
+    """Whether it holds no NaN or infinity, wherever it holds numbers."""
+    if isinstance(value, dict | list | tuple):
+        return all(map(_is_finite, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
 @strict_config
 class EfficientConfig(PreTrainedConfig):
     """Base of every config.
@@ -70,6 +88,7 @@ class EfficientConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs):
         self.refuse_unknown(kwargs)
         num_labels = kwargs.get("num_labels")
+        check_num_labels(num_labels)
         if self.id2label is not None and num_labels is not None and len(self.id2label) != num_labels:
             raise ValueError(f"num_labels={num_labels}, but id2label names {len(self.id2label)} labels.")
         super().__post_init__(**kwargs)
@@ -116,6 +135,9 @@ class EfficientConfig(PreTrainedConfig):
 
     def refuse_unknown(self, kwargs: dict) -> None:
         own = {f.name for f in fields(self)}
+        for key in kwargs:
+            if callable(getattr(type(self), key, None)):
+                raise ValueError(f"{key!r} is a method of {type(self).__name__}: it can't be a key.")
         for key in self.unknown_keys(kwargs):
             close = difflib.get_close_matches(key, own, 1)
             hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(own))}."
@@ -135,8 +157,31 @@ class EfficientConfig(PreTrainedConfig):
             if option not in (valid := attention_options(self.attention)):
                 raise ValueError(
                     f"attention_options has no {option!r} for '{self.attention}' attention; "
-                    f"valid: {', '.join(sorted(valid))}."
+                    f"valid: {', '.join(sorted(valid))}. Options of another mechanism are dropped by "
+                    "attention_options={} (attention_options: {} in a YAML, --attention_options '{}' after a command)."
                 )
+
+    def switch_attention(self, name: str) -> None:
+        """Another mechanism for the same weights, with its own options; raises where weights would be lost or missing.
+        Both mechanisms must learn nothing beyond queries, keys, values and outputs."""
+        free = list_attentions(parameter_free=True)
+        if name == self.attention:
+            return
+        if name not in free or self.attention not in free:
+            reason = f"known: {', '.join(free)}"
+            if self.attention not in free:
+                reason = f"it has attention={self.attention!r}, which has weights of its own"
+            raise ValueError(
+                f"attn_implementation={name!r} can't be set for {type(self).__name__}: {reason}. Choose another "
+                "mechanism for a new model by config.attention, for a trained one by convert_attention."
+            )
+        before = self.attention, self.attention_options
+        try:
+            self.attention, self.attention_options = name, {}
+            self.validate()
+        except ValueError:
+            self.attention, self.attention_options = before
+            raise
 
     def misfit(self, name: str) -> str | None:
         """Why a mechanism can't be used with the other fields ("needs ..."), or None if it can."""
@@ -147,6 +192,14 @@ class EfficientConfig(PreTrainedConfig):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name}={value!r} must be positive.")
+
+    def validate_numbers(self):
+        for name in (f.name for f in fields(self)):
+            value = getattr(self, name)
+            if not _is_finite(value):
+                raise ValueError(f"{name}={value!r} must be finite.")
+            if name in AT_MOST_1 and value > 1:
+                raise ValueError(f"{name}={value!r} must be at most 1.")
 
     def positive_fields(self) -> tuple[str, ...]:
         """Names of the fields that must be above 0."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from ..attention import Attention, build_attention
+from ..attention.base import check_tensor
 from ..layers.block import TransformerBlock, mean_of
 from ..layers.patch_embedding import ImageEmbeddings
 from ..layers.routing import TokenRouter
@@ -114,6 +115,7 @@ class VisionTransformerModel(VisionTransformerPreTrainedModel):
         `cls_only` the last layer need not finish other tokens than CLS."""
         if pixel_values is None:
             raise ValueError("pixel_values is missing: a batch of images (batch, channels, height, width) is needed.")
+        check_tensor("pixel_values", pixel_values)
         output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         hidden_states, position_ids, grid = self.embeddings(
             pixel_values.to(self.embeddings.patch_embeddings.projection.weight.dtype),

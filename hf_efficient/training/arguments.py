@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 
 import torch
 from transformers import TrainingArguments
+from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 from transformers.training_args import OptimizerNames
 
+from .argument_ranges import check_ranges
 from .budget import Budget
 from .optimizers import MUON
 from .step_functions import PIXELS, PROBABILITIES, SHARES, TOKENS, read_step_function
@@ -82,18 +84,13 @@ class EfficientTrainingArguments(TrainingArguments):
     verbose: bool = field(default=False)
 
     def __post_init__(self):
+        check_ranges(self)
         if self.budget is not None:
             Budget.parse(self.budget)  # what is wrong with it is said now
             if self.max_steps > 0:
                 raise ValueError(f"budget={self.budget!r} and max_steps={self.max_steps}: give one of them.")
-        if not 0 < self.decay_share <= 1:
-            raise ValueError(f"decay_share={self.decay_share} must be above 0, at most 1: a share of all steps.")
         if self.decay_share < 1 and self.lr_scheduler_type != SchedulerType.LINEAR:
             raise ValueError(f"decay_share={self.decay_share} is for lr_scheduler_type: linear, not for another.")
-        if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"ema_decay={self.ema_decay} must be from 0 (off) to below 1; 0.999 is usual.")
-        if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
-            raise ValueError(f"early_stopping_patience={self.early_stopping_patience} must be at least 1, or null.")
         for name, values in STEP_FUNCTIONS.items():
             if (given := getattr(self, name)) is not None:
                 setattr(self, name, read_step_function(name, given, values))
@@ -101,6 +98,9 @@ class EfficientTrainingArguments(TrainingArguments):
             self.use_cpu = not torch.accelerator.is_available()
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
+        if self.dataloader_persistent_workers and not self.dataloader_num_workers:
+            raise ValueError("dataloader_persistent_workers=True needs dataloader_num_workers of at least 1.")
+        check_trackers(self.report_to)
         self.follow_evaluation()
         self.logging_nan_inf_filter = False  # it would hide what training must stop for
         uses_muon = self.optim == MUON
@@ -131,3 +131,11 @@ class EfficientTrainingArguments(TrainingArguments):
     def __getstate__(self) -> dict:
         """What is pickled, as training_args.bin is, knows no secrets."""
         return {name: None if name.endswith("_token") else value for name, value in self.__dict__.items()}
+
+
+def check_trackers(names: str | list[str] | None) -> None:
+    """Raises for a tracker that transformers does not know, or that is not installed."""
+    there = ("none", "all", *get_available_reporting_integrations())
+    for name in [names] if isinstance(names, str) else names or []:
+        if name not in there and name != "flyte":  # which transformers knows, but does not look for
+            raise ValueError(f"report_to={name!r} is unknown or not installed; there are {', '.join(there)}.")

@@ -137,6 +137,8 @@ class Rehearsal:
         trainer = self.trainer
         with self.unnoticed():
             self.model = copy.deepcopy(trainer.model)
+            if hasattr(self.model, "set_epoch"):
+                self.model.set_epoch(0)
             kept, trainer.optimizer = trainer.optimizer, None
             optimizer, trainer.optimizer = trainer.create_optimizer(self.model), kept
             self.prepared, self.optimizer = trainer.accelerator.prepare(self.model, optimizer)

@@ -7,8 +7,11 @@ own configs take anything.
 """
 
 import dataclasses
+import math
 import warnings
 
+import psutil
+import torch
 from transformers import AutoConfig, set_seed
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
@@ -16,6 +19,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import hf_efficient  # noqa: F401  registers our models
 
+from ..errors import UNLOADABLE, told
+from ..models.configuration import check_num_labels
 from .errors import RunError
 from .run_keys import Key, check_keys, explanations, suggestion
 
@@ -26,6 +31,8 @@ OWN_KEYS = {
     ),
     "freeze_backbone": Key("freeze_backbone", False, "train only what stands on the backbone"),
 }
+# How configs call their numbers of layers, and the bytes that a layer takes even if it has no weights.
+LAYERS, LAYER = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "n_attn_blocks", "depths"), 50_000
 SEVERAL_CLASSES = "num_labels"  # no field, but every config takes it
 
 
@@ -75,10 +82,14 @@ def build_config(section: dict, **facts) -> PreTrainedConfig:
     classes, stated = facts.get("num_labels"), fields.get("num_labels")
     if stated is not None and classes is not None and stated != classes:
         raise RunError(f"model.num_labels={stated}, but the dataset has {classes} classes.")
+    if odd := next((key for key, x in fields.items() if isinstance(x, float) and not math.isfinite(x)), None):
+        raise RunError(f"model.{odd}={fields[odd]} must be finite.")
     fields = {key: value for key, value in facts.items() if key in keys} | fields
     if "id2label" in fields:
         fields.pop("num_labels", None)  # follows from it
+    check_layers(fields)
     try:
+        check_num_labels(stated)
         if section.get("pretrained"):
             config = config_class(section).from_pretrained(section["pretrained"], **fields)
             config.model_type = type(config).model_type  # the stored one may be another
@@ -88,6 +99,37 @@ def build_config(section: dict, **facts) -> PreTrainedConfig:
         raise RunError(f"model: {error}") from error
 
 
+def check_layers(fields: dict) -> None:
+    """Raises for more layers than the machine's memory could hold, even if they had no weights."""
+    memory = psutil.virtual_memory().total
+    for name, value in fields.items():
+        parts = value if isinstance(value, list | tuple) else [value]
+        if name in LAYERS and all(isinstance(x, int | float) for x in parts) and sum(parts) * LAYER > memory:
+            raise RunError(f"model.{name}={value}: so many layers don't fit into the {gib(memory)} of this machine.")
+
+
+def check_memory(config: PreTrainedConfig, auto_class: type) -> None:
+    """Raises if the weights alone take more than the machine's memory."""
+    memory = psutil.virtual_memory().total
+    check_layers(config.to_dict())
+    try:
+        with torch.device("meta"):
+            needed = auto_class.from_config(config).get_memory_footprint()
+    except Exception as error:  # that of a tensor beyond all bounds; any other is met again outside of meta
+        needed = math.inf if "overflow" in str(error).lower() else 0
+    if needed > memory:
+        numbers = {name: value for name, value in config.to_dict().items() if type(value) is int}
+        largest = max(numbers, key=numbers.get)
+        raise RunError(
+            f"model.{largest}={numbers[largest]}: the weights alone would take {gib(needed)}, and this machine has "
+            f"{gib(memory)}."
+        )
+
+
+def gib(size: float) -> str:
+    return f"{size / 2**30:,.0f} GiB"
+
+
 def build_model(section: dict, auto_class: type, *, seed: int, **facts) -> PreTrainedModel:
     """The model of a section, made by one of transformers' Auto classes; the same for the same seed.
 
@@ -95,14 +137,14 @@ def build_model(section: dict, auto_class: type, *, seed: int, **facts) -> PreTr
         facts: see `build_config`.
     """
     config = build_config(section, **facts)
+    check_memory(config, auto_class)
     set_seed(seed)
-    try:
+    where = f"model.pretrained={section['pretrained']!r}" if section.get("pretrained") else "model"
+    with told(where, RunError, UNLOADABLE):
         if section.get("pretrained"):
             model = load_pretrained(section["pretrained"], auto_class, config)
         else:
             model = auto_class.from_config(config)
-    except ValueError as error:
-        raise RunError(f"model: {error}") from error
     if section.get("freeze_backbone"):
         if not hasattr(model, "freeze_backbone"):
             raise RunError(f"model.freeze_backbone: {type(model).__name__} has no method freeze_backbone.")

@@ -1,16 +1,39 @@
-"""Callbacks for the moving average of the weights and for stopping at SIGTERM and SIGINT."""
+"""Callbacks for any Trainer: epochs told, weights averaged, checkpoints sealed; and ours that stops at SIGTERM and
+SIGINT."""
 
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from transformers import TrainerCallback
 from transformers.utils import logging
 
+from . import checkpoints
 from .ema import MovingAverage
+
+
+class EpochCallback(TrainerCallback):
+    """Tells the model and the training data which epoch it is, where they want to know (`set_epoch`)."""
+
+    def on_epoch_begin(self, args, state, control, model=None, train_dataloader=None, **kwargs):
+        epoch = int((state.epoch or 0) + 1e-6)
+        for part in (model, getattr(train_dataloader, "dataset", None)):
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+
+
+class SealCallback(TrainerCallback):
+    """Gives every checkpoint a manifest when it is complete, by which `newest_intact` knows it."""
+
+    def on_save(self, args, state, control, **kwargs):
+        if args.world_size > 1:
+            torch.distributed.barrier()  # every process writes its own random state
+        if state.is_world_process_zero:
+            checkpoints.seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
 class AverageCallback(TrainerCallback):

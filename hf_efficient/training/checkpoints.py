@@ -52,7 +52,7 @@ def damage(checkpoint: Path, by_checksum: bool = True) -> str | None:
         files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
         listed = [(name, entry["size"], entry["sha256"]) for name, entry in files.items()]
     except FileNotFoundError:
-        return f"it has no {MANIFEST}, so it was never completed, or not written by EfficientTrainer"
+        return f"it has no {MANIFEST}, so it was never completed, or written without EfficientTrainer or SealCallback"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} can't be read"
     for name, size, _ in listed:  # sizes first, they cost nothing
@@ -86,15 +86,20 @@ def begin(checkpoint: Path) -> Path:
     return folder
 
 
-def complete(folder: Path, checkpoint: Path) -> None:
-    """Renames a folder that is written completely to the name of its checkpoint."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+def seal(folder: Path) -> None:
+    """Forces a folder that is written completely to disk, with a manifest of what is in it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
     entries = {
         path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": sha256(path)} for path in files
     }
     (folder / MANIFEST).write_text(json.dumps({"files": entries}, indent=1) + "\n", encoding="utf-8")
     for path in (*files, folder / MANIFEST, *(path for path in folder.rglob("*") if path.is_dir()), folder):
         force_to_disk(path)
+
+
+def complete(folder: Path, checkpoint: Path) -> None:
+    """Seals a folder and gives it the name of its checkpoint."""
+    seal(folder)
     if checkpoint.exists():  # one that was damaged, or that is replaced
         discard(checkpoint)
     folder.rename(checkpoint)

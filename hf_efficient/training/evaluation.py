@@ -28,6 +28,7 @@ from ..data.collators import take_batch
 from ..data.image_batches import ImageBatches
 from ..data.image_sets import ImageSet, load_images
 from ..data.text_streams import TextOptions, load_language_data
+from ..errors import BAD_INPUT, UNLOADABLE, told
 from ..inference import task_of
 from ..tables import facts
 from .arguments import EfficientTrainingArguments
@@ -88,7 +89,8 @@ def evaluate(
         limited = {"limit" if task == "text-generation" else "evaluation_limit": limit}
         section = data_of(run, dataset, {**limited, "mosaic": mosaic, "level": level, "preset": preset})
         dataset = section["name"]
-        network = AUTO_CLASSES[task].from_pretrained(model, trust_remote_code=trust_remote_code).eval()
+        with told(model, RunError, UNLOADABLE):
+            network = AUTO_CLASSES[task].from_pretrained(model, trust_remote_code=trust_remote_code).eval()
         with tempfile.TemporaryDirectory() as folder:
             training = EfficientTrainingArguments(output_dir=folder, disable_tqdm=True)
             rows = batch_size or batch_of(run, training.per_device_eval_batch_size)
@@ -103,7 +105,7 @@ def evaluate(
                 trainer = image_trainer(network, training, images, processor, section.get("mosaic", False))
             with torch.inference_mode():
                 metrics = trainer.evaluate()
-    except (OSError, ValueError) as error:
+    except BAD_INPUT as error:
         raise RunError(str(error)) from error
     found = {name: value for name, value in metrics.items() if name != "epoch" and not COSTS.search(name)}
     results = {
@@ -120,7 +122,8 @@ def evaluate(
     }
     if trainer.is_world_process_zero():
         file = output or Path(model if Path(model).is_dir() else ".") / "evaluation.json"
-        replace_file(file, json.dumps(results, indent=2) + "\n")
+        with told(f"{file} can't be written", RunError):
+            replace_file(file, json.dumps(results, indent=2) + "\n")
         print(f"{table(results)}\n\nWritten to {file}", flush=True)
     return results
 

@@ -7,13 +7,18 @@ wasn't.
 
 import csv
 import io
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from transformers import TrainerCallback
 
 from .checkpoints import replace_file
 
+logger = logging.getLogger(__name__)
+FILE = "history.csv"
 FIRST = ("step", "epoch")
 PANELS_IN_A_ROW = 4
 COSTS = re.compile(r"runtime|_per_second|preparation_time|total_flos|^energy_")
@@ -29,28 +34,41 @@ class HistoryCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         self.running = state.is_world_process_zero
         if self.running:  # what was logged after the checkpoint that training goes on from is to be logged again
-            self.rewrite(args, state)
+            with never_costs_the_run(FILE):
+                self.rewrite(args, state)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if not self.running or not (row := measured(state.log_history[-1])):
             return
-        if set(row) <= set(self.columns):
-            with (Path(args.output_dir) / "history.csv").open("a", encoding="utf-8", newline="") as file:
-                csv.DictWriter(file, self.columns, lineterminator="\n").writerow(row)
-        else:
-            self.rewrite(args, state)
+        columns, self.columns = self.columns, []  # if it can't be written now, all is written the next time
+        with never_costs_the_run(FILE):
+            if set(row) <= set(columns):
+                with (Path(args.output_dir) / FILE).open("a", encoding="utf-8", newline="") as file:
+                    csv.DictWriter(file, columns, lineterminator="\n").writerow(row)
+                self.columns = columns
+            else:
+                self.rewrite(args, state)
 
     def on_train_end(self, args, state, control, **kwargs):
         self.running = False  # later evaluations are results, not history
 
     def rewrite(self, args, state) -> None:
         rows = history(state.log_history)
-        self.columns = columns_of(rows)
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self.columns, lineterminator="\n")
+        columns, text = columns_of(rows), io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        replace_file(Path(args.output_dir) / "history.csv", text.getvalue())
+        replace_file(Path(args.output_dir) / FILE, text.getvalue())
+        self.columns = columns
+
+
+@contextmanager
+def never_costs_the_run(file: str | Path) -> Iterator[None]:
+    """A file that only tells what happened: if there is no room for it, that is a warning."""
+    try:
+        yield
+    except OSError as error:
+        logger.warning("%s can't be written: %s. Training goes on without it.", file, error)
 
 
 def history(logs: list[dict]) -> list[dict]:
@@ -97,7 +115,8 @@ def draw_curves(logs: list[dict], file: str | Path) -> None:
         axes.grid(alpha=0.3)
         if len(lines) > 1:
             axes.legend()
-    figure.savefig(file, dpi=110)
+    with never_costs_the_run(file):
+        figure.savefig(file, dpi=110)
 
 
 def curves(rows: list[dict]) -> dict[str, dict[str, list[tuple[int, float]]]]:

@@ -3,12 +3,16 @@
 transformers pushes in the background and forgets what goes wrong there. Here a push during training that fails is a
 warning with the reason, and is repeated when training is over; training itself goes on. Only `push_to_hub`, which
 is called to push, raises.
+
+When training is over, all that is still to be pushed has one deadline: what failing pushes have used up is not given
+to the next.
 """
 
 import logging
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,16 +37,19 @@ class HubMixin:
 
     Attributes:
         hub_timeout: seconds for a push, retries included; None as in `hub.push`
+        pushes_results: whether `push_to_hub` will be called after training, so that nothing need be made up for before
         push_failures: what went wrong with pushes during training that have not been made up for
     """
 
     hub_timeout: float | None = None
+    pushes_results = False
 
     def __init__(self, *args, **kwargs):
         self.push_failures: list[str] = []
         self._pushing: threading.Thread | None = None
         self._unsent: Callable[[], object] | None = None
         self._skipped: str | None = None  # the last checkpoint that came while another was being pushed
+        self._lost = 0.0  # seconds that training, which is over, has waited for pushes that failed
         super().__init__(*args, **kwargs)
 
     def init_hf_repo(self, token: str | None = None) -> None:
@@ -86,22 +93,29 @@ class HubMixin:
             kwargs.setdefault("tags", list(getattr(self.model, "model_tags", None) or []))
             # It may ask the Hub for the model that this one was made from.
             hub.Call("writing the model card", self.hub_timeout, token).run(lambda _: self.create_model_card(**kwargs))
-        self._wait_for_push()
+        self._make_up()
         folder, branch = self.args.output_dir, revision or self.args.hub_revision
         if not blocking:
             return self._push_in_background(lambda: self._push(folder, commit_message, branch=branch, token=token))
-        pushed = self._push(folder, commit_message, branch=branch, token=token)
+        try:
+            pushed = self._push(folder, commit_message, branch=branch, token=token)
+        finally:
+            self._lost = 0.0
         self._forget_failures()
         return pushed
 
     def _push(self, folder: str | Path, message: str | None, token: str | None = None, **options) -> hub.Push:
+        timeout = self.hub_timeout
+        if self._lost:
+            size = sum(path.stat().st_size for path in Path(folder).glob("*") if path.is_file())
+            timeout = max(1.0, (timeout or hub.time_for(size)) - self._lost)
         return hub.push(
             folder,
             self.hub_model_id,
             private=self.args.hub_private_repo,
             message=message or "Upload with hf_efficient",
             token=token or self.args.hub_token,
-            timeout=self.hub_timeout,
+            timeout=timeout,
             **options,
         )
 
@@ -116,6 +130,7 @@ class HubMixin:
                 self._skipped = checkpoint_folder
                 return
             self._wait_for_push()
+            self._lost = 0.0  # training is not over
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         stage, branch = self._stage(Path(checkpoint_folder)), self.args.hub_revision
         message = f"Training in progress, step {stage.name.rpartition('-')[2]}"
@@ -158,14 +173,23 @@ class HubMixin:
     def _wait_for_push(self) -> None:
         if self._is_pushing():
             logger.info("Waiting for a push to end.")
+            start, failures = time.monotonic(), len(self.push_failures)
             self._pushing.join()
+            if len(self.push_failures) > failures:
+                self._lost += time.monotonic() - start
 
     def _forget_failures(self) -> None:
         self._unsent = None
         self.push_failures.clear()
 
     def _finish_current_push(self) -> None:
-        """When training is over: waits, pushes the last checkpoint if it was skipped, and repeats what has failed."""
+        """What transformers calls when training is over."""
+        if not self.pushes_results:
+            self._make_up()
+            self._lost = 0.0
+
+    def _make_up(self) -> None:
+        """Waits, pushes the last checkpoint if it was skipped, and repeats what has failed."""
         self._wait_for_push()
         if self._skipped is not None and Path(self._skipped).is_dir():
             self._push_from_checkpoint(self._skipped)

@@ -22,6 +22,7 @@ from transformers.utils import ModelOutput
 
 from ..data.balanced_sampler import BalancedSampler
 from ..data.image_batches import ImageBatches
+from .argument_ranges import COUNT, Range, check_ranges
 from .arguments import EfficientTrainingArguments
 from .callbacks import without_bars
 from .checkpoints import UNFINISHED
@@ -31,6 +32,11 @@ from .trainer import EfficientTrainer
 
 MASK_RATIO = 0.15  # of models whose config has none
 ROWS = 1024  # of distances that are compared at a time
+RANGES = {
+    "margin": Range("above 0, at most 2: no two vectors of length 1 are farther apart", lambda x: 0 < x <= 2),
+    "projection_size": COUNT,
+    "images_per_class": COUNT,
+}
 
 
 @dataclass
@@ -58,10 +64,7 @@ class ContrastiveArguments(EfficientTrainingArguments):
     projection_size: int = field(default=128)
 
     def __post_init__(self):
-        if not 0 < self.margin <= 2:
-            raise ValueError(f"margin={self.margin} must lie in (0, 2]: no two vectors of length 1 are farther apart.")
-        if self.projection_size < 1:
-            raise ValueError(f"projection_size={self.projection_size} must be at least 1.")
+        check_ranges(self, RANGES)
         batch, each = self.per_device_train_batch_size, self.images_per_class
         if each < 2 or batch % each or batch < 2 * each:
             raise ValueError(

@@ -16,13 +16,14 @@ import yaml
 
 import hf_efficient
 
+from ..errors import told
 from ..model_card import write_card
 from ..tables import facts
 from .checkpoints import list_checkpoints, replace_file
-from .errors import RunError
+from .errors import RunError, TrainingError
 from .history import COSTS
 from .progress import header
-from .run import Run
+from .run import Run, read_file
 from .trainer import EfficientTrainer
 
 # What may be another when a run goes on: it changes neither what is computed nor what is reported of it.
@@ -58,19 +59,21 @@ def train_in_folder(trainer: EfficientTrainer, run: Run, unit: str, items_per_sa
         print(header(trainer, run.dataset.get("name", "")) + "\n", flush=True)
     trainer.wait()
     energy = attach_energy(trainer, run, unit, items_per_sample)
-    trainer.energy_options = run.energy
+    trainer.energy_options, trainer.pushes_results = run.energy, run.training.push_to_hub
     trainer.train(resume_from_checkpoint=run.training.resume)
     with energy.phase("inference") if energy is not None else nullcontext():
         metrics = trainer.evaluate() if trainer.eval_dataset is not None else {}
     if trainer.test_dataset is not None:
         metrics |= trainer.evaluate(trainer.test_dataset, metric_key_prefix="test")
-    trainer.save_model(_internal_call=True)  # pushed when the results are there too
+    with told(f"the model can't be written to {run.training.output_dir}, but its checkpoints are kept", TrainingError):
+        trainer.save_model(_internal_call=True)  # pushed when the results are there too
     results = collect(trainer, run, metrics) | known
     if energy is not None and energy.meter is not None:
         results["energy"] = energy.meter.report().summary()
     if trainer.is_world_process_zero():
-        replace_file(Path(run.training.output_dir) / "results.json", json.dumps(results, indent=2) + "\n")
-        write_card(run.training.output_dir)
+        with told(f"the results can't be written to {run.training.output_dir}", TrainingError):
+            replace_file(Path(run.training.output_dir) / "results.json", json.dumps(results, indent=2) + "\n")
+            write_card(run.training.output_dir)
         print("\n" + table(results), flush=True)
     trainer.wait()
     if run.training.push_to_hub:
@@ -89,11 +92,23 @@ def claim_folder(run: Run, writes: bool = True) -> None:
                 "output_dir."
             )
         if file.is_file():
-            refuse_another_run(yaml.safe_load(file.read_text(encoding="utf-8")), run.given, folder)
+            refuse_another_run(read_before(file), run.given, folder)
     if writes:
         given = {"task": run.task} if run.task else {}
         given |= json.loads(json.dumps(run.given, default=str))
-        replace_file(file, yaml.safe_dump(given, sort_keys=False))
+        with told(f"training.output_dir={run.training.output_dir} can't be written to", RunError):
+            replace_file(file, yaml.safe_dump(given, sort_keys=False))
+
+
+def read_before(file: Path) -> dict:
+    """What run.yaml says of the run that left it."""
+    try:
+        return read_file(str(file))
+    except RunError as error:
+        raise RunError(
+            f"{error.args[0].rstrip('.')}. So nothing tells whether {file.parent} belongs to this run: give another "
+            "output_dir, or, if it does, remove that file."
+        ) from error
 
 
 def refuse_another_run(before: dict, now: dict, folder: Path) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from accelerate.utils import gather_object
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import Sampler, SequentialSampler
@@ -80,8 +81,8 @@ class MemoryTrainer(EfficientTrainer):
             inputs = {**inputs, "reset": torch.ones_like(inputs["reset"])}  # from now on there is memory
         inputs = cut_rows(self.with_memory(inputs, self.memories, carries_memory), length)
         if stream >= self._train_batch_size * self.args.world_size:  # not the first batch of this step
-            for module in self.redrawing:
-                module.forwards -= 1  # random features live for so many steps, however many batches a step has
+            for module in self.redrawing:  # random features live for so many steps, however many batches a step has
+                module.counter.add(module.forwards, -1)
         tokens = (inputs["shift_labels"] != IGNORED).sum()
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         self.memories.pop(stream, None)
@@ -128,10 +129,10 @@ class MemoryTrainer(EfficientTrainer):
             output = super().evaluation_loop(
                 dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs
             )
-            nats, tokens = self.summed(torch.tensor([found.nats, found.tokens], dtype=torch.float64)).tolist()
+            nats, tokens = map(sum, zip(*gather_object([(found.nats, found.tokens)]), strict=True))
         if tokens != len(text.tokens) - 1:
-            raise RuntimeError(f"{int(tokens)} tokens were predicted, but the text has {len(text.tokens) - 1}.")
-        scores = LanguageModelScores(nats, int(tokens), text.characters, text.bytes)
+            raise RuntimeError(f"{tokens} tokens were predicted, but the text has {len(text.tokens) - 1}.")
+        scores = LanguageModelScores(nats, tokens, text.characters, text.bytes)
         metrics = {**scores.as_dict(), "loss": scores.nats_per_token}
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output
@@ -148,21 +149,15 @@ class MemoryTrainer(EfficientTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            nats, auxiliary, tokens = self.summed(self.totals).tolist()
+            nats, auxiliary, tokens = self.accelerator.reduce(self.totals, "sum").tolist()
             self.totals = self.no_totals()
             if tokens:
                 logs = {**logs, "lm_loss": nats / tokens, "auxiliary_loss": auxiliary / tokens}
         super().log(logs, start_time)
 
     def no_totals(self) -> Tensor:
-        """Nats, weighted auxiliary loss and tokens since the last log."""
-        return torch.zeros(3, dtype=torch.float64, device=self.args.device)
-
-    def summed(self, values: Tensor) -> Tensor:
-        """Over all processes"""
-        if self.args.world_size == 1:
-            return values
-        return self.accelerator.reduce(values.to(self.args.device), "sum")
+        """Nats, weighted auxiliary loss and tokens since the last log, in float32: not every device has more."""
+        return torch.zeros(3, device=self.args.device)
 
     # ---- rehearsal ----
 

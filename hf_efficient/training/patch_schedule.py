@@ -3,35 +3,37 @@
 from collections.abc import Mapping
 
 from torch import nn
-from transformers import TrainerCallback
 
+from .callbacks import EpochCallback
 from .errors import RunError
 from .step_functions import PROBABILITIES, SHARES, read_step_function, value_at
 
 
-class PatchSelectionCallback(TrainerCallback):
-    """Tells a model with patch selection, as HuggingGreenViT is, what share of the patches its batches keep, and with
-    what probability a batch is reduced at all: functions of progress (`step_functions.py`). For any Trainer.
+class PatchSelectionCallback(EpochCallback):
+    """Tells a model with patch selection, as HuggingGreenViT is, how far training has come. For any Trainer.
+
+    Without arguments the model follows its own config: `prob` decays with the epochs. Otherwise these are functions of
+    progress (`step_functions.py`).
 
     Args:
-        kept: progress -> share of the patches; None for the model's `top_k`.
-        prob: progress -> probability; by default 1.
+        kept: progress -> share of the patches that batches keep; None for the model's `top_k`.
+        prob: progress -> probability that a batch is reduced at all; by default 1 where `kept` is given.
 
     Example:
         >>> Trainer(model, ..., callbacks=[PatchSelectionCallback(kept={0: 0.4, 0.75: 1.0})])
     """
 
     def __init__(self, kept: Mapping | None = None, prob: Mapping | None = None):
-        if kept is None and prob is None:
-            raise ValueError("PatchSelectionCallback needs kept, prob, or both.")
+        prob = {0: 1.0} if prob is None and kept is not None else prob
         self.kept = None if kept is None else read_step_function("kept", kept, SHARES)
-        self.prob = {0.0: 1.0} if prob is None else read_step_function("prob", prob, PROBABILITIES)
+        self.prob = None if prob is None else read_step_function("prob", prob, PROBABILITIES)
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         check_patch_selection(model)
 
     def on_step_begin(self, args, state, control, model=None, **kwargs):
-        model.set_patch_share(None if self.kept is None else value_at(self.kept, state), value_at(self.prob, state))
+        share, prob = (None if given is None else value_at(given, state) for given in (self.kept, self.prob))
+        model.set_patch_share(share, prob)
 
     def on_train_end(self, args, state, control, model=None, **kwargs):
         model.set_patch_share(None)

@@ -1,6 +1,7 @@
 """One YAML = one run: `load_run` reads it, with what the command line overrides; `run_help.USAGE` says how."""
 
 import dataclasses
+import json
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -60,6 +61,7 @@ def load_run(
     sections: dict[str, Callable] | None = None,
     defaults: dict[str, dict] | None = None,
     task: str = "",
+    metrics: Sequence[str] = (),
 ) -> Run:
     """The run that a command line asks for. A `RunError` says what is wrong with it; --help exits.
 
@@ -71,6 +73,7 @@ def load_run(
             EfficientTrainingArguments.
         defaults: the script's own, per section; YAML and command line go before them.
         task: what is trained; a YAML that says another is refused.
+        metrics: what an evaluation finds, beside the loss.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     sections = {"training": EfficientTrainingArguments, "energy": EnergyOptions, **(sections or {})}
@@ -89,7 +92,11 @@ def load_run(
     given = merge(defaults or {}, found)
     for key, value in pairs(argv[1:]):
         override(given, key, value, sections)
-    return dataclasses.replace(make_run(Path(files[0]).stem, given, sections), task=stated)
+    run = make_run(Path(files[0]).stem, given, sections)
+    known, chosen = ("loss", *metrics), run.training.metric_for_best_model
+    if task and chosen is not None and chosen.removeprefix("eval_") not in known:
+        raise RunError(f"training.metric_for_best_model={chosen!r} must be one of {', '.join(known)}.")
+    return dataclasses.replace(run, task=stated)
 
 
 def read_file(file: str) -> dict:
@@ -114,6 +121,8 @@ def read_file(file: str) -> dict:
             found[name] = {}
         elif not isinstance(section, dict):
             raise RunError(f"{file}: {name} must be a mapping of keys to values, got {section!r}.")
+        elif odd := [key for key in section if not isinstance(key, str)]:
+            raise RunError(f"{file}: {name} has the key {json.dumps(odd[0], default=str)}, which is no word.")
     return found
 
 

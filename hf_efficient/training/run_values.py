@@ -72,6 +72,9 @@ def describe(kind: Any) -> str:
     return words.get(origin or kind, getattr(kind, "__name__", str(kind)))
 
 
+MOST_VALUES = 100_000  # in a file
+
+
 class _Loader(yaml.SafeLoader):
     """YAML in which 1e-3 is a number, `no` is a string (eval_strategy: no), and repeated keys are errors."""
 
@@ -89,19 +92,40 @@ _Loader.add_implicit_resolver(
 
 
 def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
-    keys = [loader.construct_object(key) for key, _ in node.value]
-    for key in keys:
-        if keys.count(key) > 1:
+    seen = set()
+    for key, _ in node.value:
+        key = str(loader.construct_object(key, deep=True))  # a list can't be a key, which YAML itself will say
+        if key in seen:
             raise RunError(f"the key {key} appears twice (from line {node.start_mark.line + 1} on).")
+        seen.add(key)
     return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
 
 
+def expanded_size(value: Any, known: dict[int, int]) -> int:
+    """How many values there are, what an alias stands for counted wherever it stands.
+
+    Args:
+        known: the sizes of what has been counted, by identity; a hundred aliases can stand for 2**100 values.
+    """
+    if not isinstance(value, list | dict):
+        return 1
+    if id(value) not in known:
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(expanded_size(part, known) for part in parts)
+    return known[id(value)]
+
+
 def read_yaml(text: str, source: str) -> Any:
     try:
-        return yaml.load(text, _Loader)
+        found = yaml.load(text, _Loader)
+        if expanded_size(found, {}) > MOST_VALUES:
+            raise RunError(f"its aliases (*name) stand for more than {MOST_VALUES:,} values.")
+        return found
+    except RecursionError as error:
+        raise RunError(f"{source}: it nests too deep, or holds itself by an alias (*name).") from error
     except yaml.YAMLError as error:
         place = getattr(error, "problem_mark", None)
         line = f", line {place.line + 1}" if place else ""

@@ -27,6 +27,7 @@ from transformers.optimization import get_scheduler
 from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import has_length
 
+from ..errors import told
 from . import checkpoints
 from .arguments import STEP_FUNCTIONS
 from .budget import Plan, plan_run
@@ -41,9 +42,12 @@ from .image_sizes import check_image_sizes, interpolates, resize_images
 from .loop import EpochSampler, Loop, has_run_out
 from .optimizers import MUON, muon_with_adamw
 from .patch_schedule import PatchSelectionCallback, check_patch_selection
+from .processes import warn_of_launch
 from .progress import ProgressBar, ProgressLines
 from .step_functions import value_at
 from .trainer_methods import check_trainer_methods
+
+OPTIMIZER_ERRORS = (ValueError, TypeError, ImportError)  # of options that it does not have, or one not installed
 
 
 class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
@@ -57,7 +61,9 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
 
     def __init__(self, *args, test_dataset: Dataset | None = None, **kwargs):
         check_trainer_methods()
-        super().__init__(*args, **kwargs)
+        with told("training", RunError, (OSError,)):  # output_dir
+            super().__init__(*args, **kwargs)
+        warn_of_launch(self.args.world_size, self.is_fsdp_enabled)
         self.test_dataset = test_dataset
         if self.args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise RunError(f"ema_decay={self.args.ema_decay} can't be used with FSDP or DeepSpeed: set it to 0.")
@@ -182,7 +188,8 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
                 betas=(args.adam_beta1, args.adam_beta2),
                 eps=args.adam_epsilon,
             )
-        return super().create_optimizer(model)
+        with told("training.optim", RunError, OPTIMIZER_ERRORS):
+            return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         if self.lr_scheduler is None and self.args.decay_share < 1:
@@ -196,7 +203,8 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
                 {"num_decay_steps": decay, "decay_type": "linear"},
             )
             self._created_lr_scheduler = True
-        return super().create_scheduler(num_training_steps, optimizer)
+        with told(f"training.lr_scheduler_kwargs={self.args.lr_scheduler_kwargs}", RunError, (TypeError, ValueError)):
+            return super().create_scheduler(num_training_steps, optimizer)
 
     def _init_training_state(self, max_steps, num_update_steps_per_epoch, *args):
         self.loop.steps_per_epoch = num_update_steps_per_epoch
@@ -312,8 +320,9 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
             if self.average is not None and args.should_save:
                 self.average.save(folder)
             self.wait()
+            self.note_best(checkpoint)
             if args.should_save:
-                self.save_state(folder, checkpoint)
+                self.save_state(folder)
                 checkpoints.complete(folder, checkpoint)
         if args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
@@ -322,11 +331,14 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
         self.wait()
         self.stop_signal.end_if_received()
 
-    def save_state(self, folder: Path, checkpoint: Path) -> None:
-        """trainer_state.json, as it is once the folder is the checkpoint."""
+    def note_best(self, checkpoint: Path) -> None:
+        """Every process must know which is the best: each loads it in the end."""
         if self.state.best_global_step:
             best = self.checkpoint_at(self.state.best_global_step)
             self.state.best_model_checkpoint = str(best) if best == checkpoint or best.is_dir() else None
+
+    def save_state(self, folder: Path) -> None:
+        """trainer_state.json"""
         parts = (*self.callback_handler.callbacks, self.control)
         stateful = [part for part in parts if isinstance(part, ExportableState)]
         self.state.stateful_callbacks = TrainerState(stateful_callbacks=stateful).stateful_callbacks

@@ -50,6 +50,16 @@ def test_the_version(capsys):
         (["list", "colours"], "invalid choice: 'colours'"),
         (["push", "folder", "me/model", "--private", "--public"], "not allowed with argument"),
         (["energy", "a.yaml", "-n", "0"], "--repetitions 0 must be at least 1"),
+        (["energy", "a.yaml", "--first-seed", "-1"], "--first-seed: -1 must be a whole number, at least 0"),
+        (["evaluate", "model", "digits", "--batch-size", "0"], "--batch-size: 0 must be a whole number, at least 1"),
+        (["evaluate", "model", "digits", "--limit", "ten"], "--limit: ten must be a whole number, at least 1."),
+        (
+            ["predict", "model", "x", "--temperature", "nan"],
+            "--temperature: nan must be a number, at least 0, at most 100",
+        ),
+        (["predict", "model", "x", "--max-new-tokens", "1000000000000"], "at least 1, at most 1,000,000."),
+        (["predict", "model", "x", "--seed", "-1"], "--seed: -1 must be a whole number, at least 0"),
+        (["pull", "me/model", "--timeout", "inf"], "--timeout: inf must be a number, at least 0.001."),
     ],
 )
 def test_bad_usage_is_2(words, said, capsys):

@@ -272,7 +272,7 @@ def test_classes_of_the_splits_must_agree(tmp_path):
 
 def test_unknown_names_and_wrong_paths(tmp_path, monkeypatch):
     with pytest.raises(
-        ValueError, match="'imagenet': use cifar10, cifar100, tiny-imagenet, mnist, digits, or the path"
+        ValueError, match="'imagenet': there are cifar10, cifar100, tiny-imagenet, mnist, digits, or the path"
     ):
         load_images("imagenet")
     with pytest.raises(ValueError, match="has no images: they should be named"):

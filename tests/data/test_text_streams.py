@@ -181,6 +181,9 @@ def test_data_by_options(tmp_path):
         (lambda: RandomCrops(numbers(30), 8, 4), "too short for crops of 4 segments of 8 tokens"),
         (lambda: TextOptions("pydocs", order="shuffled"), "order='shuffled' must be one of contiguous, random"),
         (lambda: TextOptions("pydocs", limit=0), "limit=0 must be at least 1"),
+        (lambda: TextOptions("pydocs", vocab_size=0), "vocab_size=0 must be at least 1"),
+        (lambda: encode_text(b"abc", build_tokenizer("byte"), ""), "document_start='' is everywhere"),
+        (lambda: encode_text(b"  ", build_tokenizer("word", b"a b", min_count=1)), "has no tokens: it is all space"),
     ],
 )
 def test_bad_input(call, message):

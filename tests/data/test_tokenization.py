@@ -43,6 +43,24 @@ def test_words():
     assert "rare" not in tokenizer.get_vocab()
 
 
+def test_what_a_text_says_is_text_though_it_looks_like_a_special_token():
+    text = "<unk> is </s> not <pad>\nthe end"
+    tokenizer = build_tokenizer("word", text.encode(), min_count=1, padding=True)
+    tokens = tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])
+    assert "".join(tokens) == "<unk>is</s>not<pad></s>theend" and unknown_rate(tokenizer, text) == 0
+    assert tokens.count(SENTENCE_END) == 1, "the end of the line"
+
+
+@pytest.mark.parametrize("character", ["a", " ", "é", "."])
+def test_a_line_may_be_of_any_length(character):
+    """Cut wherever need be: words of any length took the square of it."""
+    line = (character * 1000 + "x") * 200
+    assert max(map(len, pieces(line))) == 2**16 and "".join(pieces(line)) == line
+    tokenizer = build_tokenizer("bpe", line.encode(), vocab_size=300)
+    assert max(map(len, tokenizer.get_vocab())) <= 2 * 128, "no token is longer than a word may be"
+    assert tokenizer.decode([i for piece in pieces(line) for i in tokenizer(piece)["input_ids"]]) == line
+
+
 def test_words_are_fitted_on_the_training_split_only():
     tokenizer = build_tokenizer("word", b"alpha beta\n" * 9, min_count=1)
     assert set(tokenizer.get_vocab()) == {"<unk>", "alpha", "beta", SENTENCE_END}

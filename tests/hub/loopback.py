@@ -214,12 +214,18 @@ class _Handler(BaseHTTPRequestHandler):
         kind, at = (fault.kind, fault.at) if fault else (None, 0)
         if kind == "flip":
             body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
-        if kind not in {"cut", "reset_body", "stall"}:
+        if kind == "garble":
+            body = b"\xff" * len(body)
+        if kind not in {"cut", "reset_body", "stall", "drip"}:
             self.wfile.write(body)
             return
         self.wfile.write(body[:at])
         if kind == "reset_body":
             return self.reset()
+        if kind == "drip":
+            for byte in body[at:]:
+                self.wfile.write(bytes([byte]))
+                self.server.hub.stopping.wait(0.1)
         if kind == "stall":
             self.server.hub.stopping.wait()
         self.hang_up()

@@ -15,6 +15,8 @@ KINDS = {
     "cut": "the body ends after `at` bytes",
     "reset_body": "the connection is reset after `at` bytes",
     "stall": "the body stops after `at` bytes; the connection stays open",
+    "drip": "after `at` bytes one comes every tenth of a second",
+    "garble": "the bytes are no text",
     "flip": "the byte at `at` is another one",
     "ignore_range": "all is sent, whatever part of it was asked for",
 }

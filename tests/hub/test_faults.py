@@ -128,6 +128,52 @@ def test_06_a_hub_that_hangs_in_a_pull_is_an_error_in_time(client, hub, repo, tm
     assert time.monotonic() - start < 5
 
 
+def plant_several(hub, repo):
+    """More files than are downloaded at a time, all through the CDN."""
+    hub.plant(repo, {f"part-{i:02}.safetensors": bytes([i]) * 100_000 for i in range(12)})
+
+
+@pytest.mark.parametrize("kind", ["hang", "stall", "drip"])
+def test_06_after_the_deadline_no_thread_goes_on(client, hub, repo, tmp_path, kind):
+    plant_several(hub, repo)
+    hub.fail(kind, "GET", BLOB, times=999, at=1000)
+    with pytest.raises(ClientError, match=rf"not done within 2 s \(--timeout .*; the last problem: .*{hub.cdn}"):
+        pull(client, repo, tmp_path, "timeout=2")
+    sent = len(hub.requests)
+    time.sleep(1.5)
+    assert len(hub.requests) == sent
+    threads = "import threading; result = [t.name for t in threading.enumerate() if not t.daemon]"
+    assert client.run(threads) == ["MainThread"], "the process could end"
+
+
+def test_06_a_request_that_hangs_leaves_time_for_another(client, hub, repo, tmp_path):
+    content = plant(hub, repo)
+    hub.fail("hang", "GET", "/tree/")
+    assert pull(client, repo, tmp_path, "timeout=12") == content
+
+
+def test_06_a_timeout_that_is_none_is_named(client, hub, repo, tmp_path):
+    for timeout in ("-1", "0", "float('nan')", "float('inf')"):
+        with pytest.raises(ClientError, match="must be a number of seconds above 0"):
+            pull(client, repo, tmp_path, f"timeout={timeout}")
+    assert not hub.requests
+
+
+@pytest.mark.parametrize("path", ["/revision/main", "/tree/"])
+def test_an_answer_that_is_no_text_is_asked_for_again(client, hub, repo, tmp_path, path):
+    content = plant(hub, repo)
+    hub.fail("garble", "GET", path)
+    assert pull(client, repo, tmp_path) == content
+
+
+def test_an_upload_that_the_hub_does_not_find_is_repeated(client, hub, repo, folder):
+    hub.fail("truncate", "PUT", "/upload/", at=1000)
+    hub.fail("status", "POST", "/verify", status=404)
+    push(client, folder, repo)
+    assert len(hub.seen("PUT")) == 2
+    assert hub.bytes_of(repo, "model.safetensors") == (folder / "model.safetensors").read_bytes()
+
+
 def test_06_afterwards_the_client_is_as_before(client, hub, repo, tmp_path):
     """The deadline is that of a push or pull, not of the process."""
     content = plant(hub, repo)

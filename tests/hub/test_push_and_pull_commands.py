@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,19 @@ def test_push_then_pull(run, hub, repo, folder, tmp_path):
     assert pulled.returncode == 0 and pulled.stdout.strip() == str(tmp_path / "here")
     assert (tmp_path / "here/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert hub.leaks(hub.alice) == []
+
+
+@pytest.mark.parametrize("kind", ["hang", "drip"])
+def test_06_a_command_ends_within_two_seconds_of_its_deadline(run, hub, repo, tmp_path, kind):
+    """Python waits for threads; those of the client's downloads had timeouts and retries of their own."""
+    hub.plant(repo, {f"part-{i:02}.safetensors": bytes([i]) * 100_000 for i in range(12)})
+    hub.fail(kind, "GET", "/blob/", times=999)
+    run("pull_from_hub.py", "--help")  # now all is imported
+    start = time.monotonic()
+    finished = run("pull_from_hub.py", repo, "--to", tmp_path / "here", "--timeout", "3")
+    assert finished.returncode == 1 and time.monotonic() - start < 6  # a second to start
+    *_, said = finished.stderr.splitlines()  # the client tells of its own attempts
+    assert "not done within 3 s (--timeout allows for more); the last problem: " in said
 
 
 def test_11_no_token(run, hub, repo, folder):

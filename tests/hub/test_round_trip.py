@@ -215,6 +215,23 @@ def test_16_a_push_that_fails_in_training_is_told_and_made_up_for(hub, training,
     assert "trainer_state.json" not in hub.head(repo).files and not list(tmp_path.glob("_pushing"))
 
 
+def test_06_all_that_is_left_to_push_has_one_deadline(hub, training, repo, tmp_path):
+    hub.fail("hang", "POST", "/commit/", times=999)
+    failure, seconds = training.run(f"""
+    import time
+    run = trainer({str(tmp_path)!r}, {repo!r})
+    run.hub_timeout, run.pushes_results = 4, True
+    run.train()
+    start = time.monotonic()
+    try:
+        run.push_to_hub()
+    except Exception as error:
+        result = str(error), time.monotonic() - start
+    """)
+    assert "not done within" in failure and "/commit/" not in failure
+    assert seconds < 8, "one push that fails, and a second each for those after it"
+
+
 def test_16_a_hub_that_is_away_does_not_stop_training(hub, training, repo, tmp_path):
     hub.fail("hang", "POST", "/api/repos/create", times=99)
     failures = training.run(f"""
@@ -222,7 +239,7 @@ def test_16_a_hub_that_is_away_does_not_stop_training(hub, training, repo, tmp_p
     run.train()
     result = run.push_failures
     """)
-    assert failures and f"pushing to {repo}: not done within 2 s" in failures[-1]
+    assert failures and f"pushing to {repo}: not done within 2 s" in failures[0]
     assert "It was the last attempt" in training.stderr()
     assert (tmp_path / "checkpoint-4/model.safetensors").is_file()
     with pytest.raises(ClientError, match="not done within 2 s") as raised:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from interop_models import build, logits
 from torch import nn
+from transformers import TorchAoConfig
 
 from hf_efficient.data.text import load_text
 from hf_efficient.models.compressive_performer.fast.projection import NarrowProjection, Projection, use_linear_layers
@@ -103,6 +104,23 @@ def test_language_model(config):
     ids = batch["input_ids"][:1, :40]
     written = [other.generate(ids, max_new_tokens=20, do_sample=False, use_cache=cached) for cached in (True, False)]
     assert torch.equal(*written)
+
+
+INT8_WHILE_LOADING = {"HuggingGreenViT": 13, "KerformerViT": 13, "MobileViTv2": 1, "CompressivePerformer": 2}
+
+
+@pytest.mark.parametrize("family", INT8_WHILE_LOADING)
+def test_while_loading(family, tmp_path):
+    """What `from_pretrained` quantises is saved and loaded again as it is."""
+    model = build(family)
+    model.save_pretrained(tmp_path)
+    config = TorchAoConfig(torchao.Int8WeightOnlyConfig())
+    other = type(model).from_pretrained(tmp_path, quantization_config=config)
+    assert len(layers(other, (nn.Linear, nn.Conv2d))[1]) == INT8_WHILE_LOADING[family]
+    exact, rounded = logits(model), logits(other)
+    assert 0 < (rounded - exact).abs().max() < 0.02 * exact.abs().max()
+    other.save_pretrained(tmp_path / "int8")
+    assert torch.equal(logits(type(model).from_pretrained(tmp_path / "int8")), rounded)
 
 
 def test_linear_layers_are_the_projections():

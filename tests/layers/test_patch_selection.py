@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+import warnings
 from collections import Counter
 
 import pytest
@@ -16,6 +17,7 @@ from hf_efficient.layers.patch_selection import (
     contrast,
     decayed,
     entropy,
+    gumbel_noise,
     log_weights,
     luminance,
     top_indices,
@@ -217,8 +219,45 @@ def test_choices_depend_on_seed_and_step_only():
     assert choices(resumed, 7) == first[5:] == choices(copy.deepcopy(again), 7)
 
 
+def test_an_image_is_drawn_the_same_whatever_is_beside_it():
+    pixels = torch.randn(4, 3, 16, 24)
+    whole = selector(prob=1.0)(pixels)
+    halves = [selector(prob=1.0)(half) for half in pixels.split(2)]  # as two ranks would
+    assert torch.equal(torch.cat(halves), whole)
+    assert len({tuple(row) for row in selector(prob=1.0)(pixels[:1].expand(4, -1, -1, -1)).tolist()}) == 1
+    off = pixels * (1 + 1e-7)
+    assert torch.equal(selector(prob=1.0)(off), whole)  # rounding moves no draw
+
+
+def test_noise_is_gumbel_and_patches_are_unrelated():
+    noise = gumbel_noise(torch.randn(4000, 1, 8, 8), 16, key=7).double()
+    assert noise.mean() == pytest.approx(0.5772, abs=0.02) and noise.std() == pytest.approx(1.2825, abs=0.02)
+    correlations = torch.corrcoef(noise.T) - torch.eye(16)
+    assert correlations.abs().max() < 5 / math.sqrt(4000)
+    other = gumbel_noise(torch.randn(4000, 1, 8, 8), 16, key=8).double()
+    assert torch.corrcoef(torch.stack([noise.flatten(), other.flatten()]))[0, 1].abs() < 5 / math.sqrt(64_000)
+
+
+def test_who_trains_without_saying_the_epoch_is_warned_once():
+    pixels = torch.randn(1, 3, 16, 24)
+    with pytest.warns(UserWarning, match="nobody says which it is: add PatchSelectionCallback") as caught:
+        layer = selector()
+        for _ in range(5):
+            layer(pixels)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told, scheduled = selector(), selector()
+        told.set_epoch(0)
+        scheduled.set_share(0.5, 0.5)
+        for quiet in (told, scheduled, selector(prob_schedule="constant"), selector(prob=0.0), selector().eval()):
+            for _ in range(3):
+                quiet(pixels)
+
+
 def test_epoch_is_saved_and_lowers_prob():
     layer = selector()
+    assert layer.probability() == 0.5
     layer.epoch.fill_(20)
     again = selector()
     again.load_state_dict(layer.state_dict())
@@ -243,7 +282,7 @@ def test_images_of_a_batch_are_ranked_by_themselves():
 @pytest.mark.parametrize("probabilistic", [True, False])
 def test_random_patches_are_drawn_evenly_whatever_their_pixels(probabilistic):
     pixels = torch.zeros(50, 3, 16, 24)
-    pixels[:, :, :4, :4] = torch.randn(4, 4)  # patch 0 is the only one with anything to see
+    pixels[:, :, :4, :4] = torch.randn(50, 3, 4, 4)  # patch 0 is the only one with anything to see
     layer = selector(heuristic="random", prob=1.0, prob_schedule="constant", probabilistic=probabilistic)
     counts = torch.stack([layer(pixels).flatten().bincount(minlength=24) for _ in range(40)]).sum(0).double()
     expected = 50 * 40 * 5 / 24

@@ -6,7 +6,10 @@ import torch
 from families import HEADS, head_id, images, inputs, main_output, tiny_model
 from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
+from hf_efficient import onnx_export
 from hf_efficient.attention import list_attentions
+from hf_efficient.models.compressive_performer.cache import CompressiveMemory
+from hf_efficient.models.compressive_performer.memory import Memory
 
 GRID = ("axial", "window")
 # Non-maximum suppression is a loop, which takes ONNX minutes to optimise: predictions of all anchors are exported.
@@ -69,6 +72,13 @@ def test_onnx_of_other_mechanisms(attention, tmp_path):
     np.testing.assert_allclose(logits, model(pixels).logits.detach().numpy(), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("head", HEADS, ids=head_id)
+def test_the_command_knows_every_head(head, tmp_path):
+    model = tiny_model(*head)
+    model.save_pretrained(tmp_path)
+    assert type(onnx_export.load(str(tmp_path), trust_remote_code=False)) is type(model)
+
+
 @pytest.mark.parametrize("head", TASKS, ids=head_id)
 def test_compiled_is_equal(head):
     model = stirred(*head)
@@ -77,6 +87,41 @@ def test_compiled_is_equal(head):
     compiled = torch.compile(model, backend="aot_eager")
     with torch.no_grad():
         torch.testing.assert_close(main_output(compiled(**batch)), main_output(model(**batch)), atol=1e-5, rtol=1e-5)
+
+
+class Segment(torch.nn.Module):
+    """One segment of a text, what is remembered before it, and after it."""
+
+    def __init__(self, model, seen: int):
+        super().__init__()
+        self.model, self.seen = model, seen
+
+    def forward(self, input_ids, slots):
+        memory = CompressiveMemory(self.model.config)
+        for layer, (compressed, recent) in zip(memory.layers, slots, strict=True):
+            rows = len(recent)
+            layer.store(Memory(compressed, recent, recent[:, :0]), [self.seen] * rows, self.seen, {})
+        output = self.model(input_ids, memory=memory)
+        return output.logits, slots_of(output.memory)
+
+
+def slots_of(memory):
+    return [(layer.memory.compressed, layer.memory.recent) for layer in memory.layers]
+
+
+@pytest.mark.parametrize("attention", ["performer", "softmax"])
+@torch.no_grad()
+def test_a_segment_of_the_language_model_exports(attention):
+    model = stirred("compressive_performer", "AutoModelForCausalLM", attention=attention, **ONE_LAYER)
+    length = model.config.segment_length
+    text = torch.randint(0, 200, (2, 6 * length))
+    head, *segments = text.tensor_split([4 * length, 5 * length], 1)
+    slots = slots_of(model(head).memory)  # full from here on, so that all segments are alike
+    program = torch.export.export(Segment(model, 4 * length), (segments[0], slots), strict=False).module()
+    expected = model(text).logits[:, 4 * length :].split(length, 1)
+    for segment, logits in zip(segments, expected, strict=True):
+        found, slots = program(segment, slots)
+        torch.testing.assert_close(found, logits, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("attention", ["kerformer", "performer", "softmax", "linear_elu"])

@@ -1,6 +1,7 @@
 """What every family refuses by name, and what it survives: impossible sizes, NaN, extremes, nothing at all, kills."""
 
 import os
+import re
 import resource
 import signal
 from dataclasses import fields
@@ -46,6 +47,38 @@ def test_negative_sizes_are_named(family):
 def test_a_patch_larger_than_the_image_is_named(family):
     with pytest.raises(ValueError, match=r"image_size=\d+.*patch_size=512|patch_size=512.*image_size=\d+"):
         tiny_config(family, patch_size=512)
+
+
+@families
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e10, -1e-5, 0.0])
+@pytest.mark.parametrize("name", ["initializer_range", "layer_norm_eps"])
+def test_scales_out_of_range_are_named(family, name, value):
+    with pytest.raises(ValueError, match=f"{name}={re.escape(repr(value))} must be (positive|finite|at most 1)"):
+        tiny_config(family, **{name: value})
+
+
+@families
+def test_no_number_of_a_config_is_nan(family):
+    config = tiny_config(family)
+    for name in [f.name for f in fields(config) if type(getattr(config, f.name)) is float]:
+        with pytest.raises(ValueError, match=f"{name}=nan must "):
+            tiny_config(family, **{name: float("nan")})
+
+
+@families
+@pytest.mark.parametrize("value", ["ten", 10**9, -1, 2.0, True], ids=repr)
+def test_what_is_no_number_of_labels_is_named(family, value):
+    with pytest.raises(ValueError, match=f"num_labels={value!r} must be a whole number, at most 10,000,000"):
+        tiny_config(family, num_labels=value)
+
+
+@families
+@pytest.mark.parametrize("name", ["to_dict", "validate", "save_pretrained", "misfit"])
+def test_a_key_that_is_a_method_is_refused(family, name):
+    with pytest.raises(ValueError, match=f"'{name}' is a method of "):
+        tiny_config(family, **{name: 1})
+    with pytest.raises(ValueError, match=f"'{name}' is a method of "):
+        type(tiny_config(family)).from_dict({**tiny_config(family).to_dict(), name: 1})
 
 
 # Numbers
@@ -98,6 +131,23 @@ def test_nothing_stays_on_the_meta_device(family, tmp_path):
 
 
 # Nothing
+
+
+@heads
+def test_arrays_are_named(head):
+    model = tiny_model(*head)
+    batch = inputs(model, labels=True)
+    for name in [name for name, value in batch.items() if isinstance(value, torch.Tensor)]:
+        with pytest.raises(TypeError, match=f"{name} must be a torch.Tensor, got numpy.ndarray"):
+            model(**{**batch, name: batch[name].numpy()})
+
+
+def test_arrays_of_tokens_are_named():
+    model, tokens = language_model(), torch.ones(2, 5, dtype=torch.int64)
+    batch = {"input_ids": tokens, "attention_mask": tokens}
+    for name in batch:
+        with pytest.raises(TypeError, match=f"{name} must be a torch.Tensor, got numpy.ndarray"):
+            model(**{**batch, name: tokens.numpy()})
 
 
 @heads

@@ -106,7 +106,7 @@ class MemoryAttention(nn.Module):
         """Of the call's columns: (N, 1, D/2), or (B, N, 1, D/2) where rows differ."""
         table = self.positions.on(hidden_states.device, hidden_states.dtype)
         start = self.lengths.compressed + self.lengths.recent
-        return table[(schedule.positions + start).to(table.device)]
+        return table[schedule.positions(table.device) + start]
 
     # Memory.
 

@@ -1,8 +1,10 @@
 """Checks of what a call is given: padding and memory that fit the model and one another."""
 
-import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
+
+from ...attention.base import check_tensor
+from ...linear.autocast import autocasts
 
 # What a memory's contents depend on, beside the weights.
 MEMORY_FIELDS = (
@@ -15,6 +17,7 @@ def real_tokens(attention_mask: Tensor | None, batch: int, length: int) -> Tenso
     """(B, N) bool of a call's columns; None if all are real."""
     if attention_mask is None:
         return None
+    check_tensor("attention_mask", attention_mask)
     if attention_mask.dim() != 2 or attention_mask.shape[0] != batch or attention_mask.shape[1] < length:
         raise ValueError(
             f"attention_mask must be ({batch}, {length}) or reach further back, got {tuple(attention_mask.shape)}."
@@ -27,6 +30,8 @@ def check_tokens(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> None
     """Raises unless one of (B, N) and (B, N, d) is given, with at least one token."""
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError("give either input_ids or inputs_embeds.")
+    name = "input_ids" if inputs_embeds is None else "inputs_embeds"
+    check_tensor(name, input_ids if inputs_embeds is None else inputs_embeds)
     if input_ids is not None and input_ids.dim() != 2:
         raise ValueError(f"input_ids must be (batch, tokens), got {tuple(input_ids.shape)}.")
     shape = (inputs_embeds if input_ids is None else input_ids).shape[:2]
@@ -67,7 +72,7 @@ def check_memory(name: str, given: Cache, made_for: dict, num_layers: int, hidde
     kept, width, dtype = first.memory.segment, hidden_states.shape[2], hidden_states.dtype
     if kept.shape[2] != width:
         raise ValueError(f"{name} is {kept.shape[2]} wide, but the model has hidden_size={width}.")
-    if kept.dtype != dtype and not torch.is_autocast_enabled(hidden_states.device.type):
+    if kept.dtype != dtype and not autocasts(hidden_states):
         raise ValueError(f"{name} holds {kept.dtype}, but the model computes in {dtype}.")
 
 

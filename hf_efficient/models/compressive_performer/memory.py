@@ -100,7 +100,7 @@ def write_segment(buffer: Tensor, tokens: Tensor, piece: Piece, schedule: Schedu
         start = piece.seen[0] % schedule.segment
         buffer[:, start : start + tokens.shape[1]] = tokens
         return buffer
-    places = schedule.positions[:, piece.columns].to(tokens.device)
+    places = schedule.positions(tokens.device)[:, piece.columns]
     real = torch.ones_like(places, dtype=torch.bool) if piece.key_mask is None else piece.key_mask.to(tokens.device)
     rows, columns = real.nonzero(as_tuple=True)
     buffer[rows, places[rows, columns]] = tokens[rows, columns]

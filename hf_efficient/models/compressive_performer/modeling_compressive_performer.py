@@ -121,8 +121,11 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
         )
         self.norm = NORMS[config.norm](config.hidden_size, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
-        self.made_for = {name: getattr(config, name) for name in MEMORY_FIELDS}  # every memory of it
+        self.note_attention()
         self.post_init()
+
+    def note_attention(self) -> None:
+        self.made_for = {name: getattr(self.config, name) for name in MEMORY_FIELDS}  # every memory of it
 
     @merge_with_config_defaults
     @capture_outputs

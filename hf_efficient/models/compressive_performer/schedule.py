@@ -34,25 +34,35 @@ class Schedule:
     Attributes:
         pieces, after: the pieces, and the tokens of each row after them.
         aligned: whether all rows are at the same place in their segments.
-        positions: where in its segment each column's token is: (N,), or (B, N) where rows differ.
     """
 
     def __init__(self, seen: list[int], length: int, segment: int, mask: Tensor | None = None):
         self.segment, self.aligned = segment, mask is None and len({n % segment for n in seen}) == 1
-        start = torch.tensor(seen[:1] if self.aligned else seen).unsqueeze(1)  # (1 or B, 1)
+        self.seen, self.length, self.masked_positions = seen, length, None
         if mask is None:
-            count = torch.arange(length + 1).expand(len(start), -1)
+            ends = {end for n in set(seen) for end in range(segment - n % segment, length, segment)}
+            cuts = sorted({0, length, *ends})
+            counts = [[b - a] * len(seen) for a, b in pairwise(cuts)]
         else:
-            mask = mask.cpu()
+            mask, start = mask.cpu(), torch.tensor(seen, device="cpu").unsqueeze(1)  # (B, 1)
             count = F.pad(mask.long().cumsum(1), (1, 0))  # (B, N + 1), real tokens before each column
-        ends = (count.diff() > 0) & ((start + count[:, 1:]) % segment == 0)  # columns that complete a segment
-        cuts = sorted({0, length, *(ends.any(0).nonzero().flatten() + 1).tolist()})
-        counts = count[:, cuts].diff().T.expand(-1, len(seen)).tolist()
-        positions = (start + count[:, 1:] - 1).clamp_min(0) % segment
-        self.positions = positions[0] if self.aligned else positions.expand(len(seen), -1)
+            full = (count.diff() > 0) & ((start + count[:, 1:]) % segment == 0)  # columns that complete a segment
+            cuts = sorted({0, length, *(full.any(0).nonzero().flatten() + 1).tolist()})
+            counts = count[:, cuts].diff().T.tolist()
+            self.masked_positions = (start + count[:, 1:] - 1).clamp_min(0) % segment
         self.pieces = []
         for (a, b), real in zip(pairwise(cuts), counts, strict=True):
             key_mask = None if mask is None or mask[:, a:b].all() else mask[:, a:b]
             self.pieces.append(Piece(slice(a, b), seen, real, key_mask))
             seen = [before + n for before, n in zip(seen, real, strict=True)]
         self.after = seen
+
+    def positions(self, device: torch.device) -> Tensor:
+        """Where in its segment each column's token is: (N,), or (B, N) where rows differ. They are made on the device
+        where that can be: to copy them would keep a GPU waiting in every layer."""
+        if self.masked_positions is not None:
+            return self.masked_positions.to(device)
+        columns = torch.arange(self.length, device=device)
+        if self.aligned:
+            return (columns + self.seen[0] % self.segment) % self.segment
+        return (columns + torch.tensor(self.seen, device=device).unsqueeze(1)) % self.segment

@@ -16,6 +16,7 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
+from ...attention.base import check_tensor
 from ...layers.patch_embedding import gather_patches, join_patches, take_tokens
 from ...layers.patch_selection import PatchSelector
 from ...layers.routing import HeadRouter, TokenRouter
@@ -42,7 +43,7 @@ class HuggingGreenViTPreTrainedModel(VisionTransformerPreTrainedModel):
     def set_epoch(self, epoch: int) -> None:
         """Says how many epochs are completed; `prob` decays with them."""
         if self.base_model.selector is not None:
-            self.base_model.selector.epoch.fill_(epoch)
+            self.base_model.selector.set_epoch(epoch)
 
     def set_patch_share(self, share: float | None, prob: float | None = None) -> None:
         """Says what share of the patches training keeps from now on, and with what probability per batch, instead of
@@ -195,6 +196,7 @@ class HuggingGreenViTModel(HuggingGreenViTPreTrainedModel, VisionTransformerMode
     def check_indices(
         self, pixel_values: Tensor, patch_indices: Tensor, interpolate_pos_encoding: bool | None
     ) -> None:
+        check_tensor("patch_indices", patch_indices)
         grid = self.embeddings.check_image(pixel_values, bool(interpolate_pos_encoding))
         batch, patches = pixel_values.shape[0], grid[0] * grid[1]
         if patch_indices.dim() != 2 or patch_indices.shape[0] != batch or patch_indices.is_floating_point():

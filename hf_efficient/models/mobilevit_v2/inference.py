@@ -61,7 +61,7 @@ def run_in_slices(run: Callable, config: MobileViTv2Config, *args, **kwargs):
     (pixel_values, *others), named = (args, kwargs) if args else ((kwargs.get("pixel_values"),), kwargs)
     named = {key: value for key, value in named.items() if key != "pixel_values"}
     batched = [x for x in (*others, *named.values()) if isinstance(x, Tensor | list)]
-    if pixel_values is None or pixel_values.dim() != 4 or batched:
+    if not isinstance(pixel_values, Tensor) or pixel_values.dim() != 4 or batched:
         return run(*args, **kwargs)
     rows, columns = pixel_values.shape[2:]
     largest = config.stage_widths[1] * rows * columns / 2 * pixel_values.element_size()  # bytes of a map in stage 2

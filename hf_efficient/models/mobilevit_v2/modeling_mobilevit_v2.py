@@ -22,6 +22,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ...attention import Attention
+from ...attention.base import check_tensor
 from ..base import EfficientPreTrainedModel, check_single_labels
 from .blocks import MobileViTv2Encoder, Stage
 from .configuration_mobilevit_v2 import MobileViTv2Config
@@ -43,6 +44,7 @@ class MobileViTv2PreTrainedModel(EfficientPreTrainedModel):
     config: MobileViTv2Config
     base_model_prefix = "mobilevitv2"
     main_input_name = "pixel_values"
+    _input_embed_layer = "conv_stem"
     input_modalities = ("image",)
     supports_gradient_checkpointing = True
     is_fused = False
@@ -107,6 +109,7 @@ class MobileViTv2Model(MobileViTv2PreTrainedModel):
         channels = self.config.num_channels
         if pixel_values is None:
             raise ValueError("pixel_values is missing: a batch of images (batch, channels, height, width) is needed.")
+        check_tensor("pixel_values", pixel_values)
         if pixel_values.dim() != 4 or pixel_values.shape[1] != channels:
             raise ValueError(
                 f"pixel_values must be (batch, {channels}, height, width), as num_channels={channels}; "
@@ -196,12 +199,14 @@ class MobileViTv2ForSemanticSegmentation(MobileViTv2PreTrainedModel):
     def check_labels(self, pixel_values: Tensor | None, labels: Tensor | None) -> None:
         if labels is None:
             return
+        check_tensor("labels", labels)
         if self.config.num_labels == 1:
             raise ValueError("num_labels=1: segmentation needs two labels or more.")
         if labels.dim() != 3 or pixel_values is None or len(labels) != len(pixel_values):
             raise ValueError(f"labels must be (batch, height, width), got {tuple(labels.shape)}.")
-        counted = labels[labels != self.config.semantic_loss_ignore_index]
-        check_single_labels(counted.masked_fill(counted == -100, -1), self.config.num_labels)
+        ignored = labels == self.config.semantic_loss_ignore_index
+        labels = labels.masked_fill(labels == -100, -1).masked_fill(ignored, -100)
+        check_single_labels(labels, self.config.num_labels)
 
 
 @dataclass
@@ -250,7 +255,8 @@ class MobileViTv2ForObjectDetection(MobileViTv2PreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> MobileViTv2ObjectDetectionOutput:
         """labels: for each image `class_labels` (n,) and `boxes` (n, 4), centre, width and height, relative to it."""
-        if pixel_mask is not None and not torch.compiler.is_compiling() and not pixel_mask.all():
+        checked = pixel_mask is not None and pixel_mask.device.type == "cpu" and not torch.compiler.is_compiling()
+        if checked and not pixel_mask.all():
             raise ValueError("pixel_mask: padded images are not supported; resize all to the same size.")
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states

@@ -19,7 +19,9 @@ from ...data.augmentation import Augmentation
 from ...data.collators import take_batch
 from ...data.image_batches import ImageBatches
 from ...data.image_sets import ImageSet, ImageSplits, load_images
+from ...errors import told
 from ..build_model import build_model
+from ..errors import RunError
 from ..launch import train_and_report
 from ..losses import soft_label_loss
 from ..metrics import classification_scores
@@ -29,6 +31,7 @@ from ..trainer import EfficientTrainer
 TASK = "image-classification"
 SECTIONS = {"dataset": load_images, "augmentation": Augmentation}
 DEFAULTS = {"training": {"metric_for_best_model": "accuracy"}}
+METRICS = ("accuracy", "micro_f1", "macro_f1")
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -37,12 +40,12 @@ def main(argv: list[str] | None = None) -> dict:
 
 def prepare(argv: list[str] | None = None) -> tuple[EfficientTrainer, Run]:
     """What trains a run, before it has begun."""
-    run = load_run(argv, __doc__, SECTIONS, DEFAULTS, TASK)
+    run = load_run(argv, __doc__, SECTIONS, DEFAULTS, TASK, METRICS)
     return build_trainer(run), run
 
 
 def build_trainer(run: Run) -> EfficientTrainer:
-    images = load_images(**run.dataset)
+    images, test = load_splits(run)
     mean, std = pixel_statistics(images.train)
     names = images.train.class_names
     model = build_model(
@@ -63,16 +66,19 @@ def build_trainer(run: Run) -> EfficientTrainer:
         data_collator=take_batch,
         train_dataset=ImageBatches(images.train, **looks, augmentation=augmentation, seed=run.training.seed),
         eval_dataset=ImageBatches(images.evaluation, **looks),
-        test_dataset=ImageBatches(test, **looks) if (test := test_images(load_images, run.dataset)) else None,
+        test_dataset=None if test is None else ImageBatches(test, **looks),
         processing_class=image_processor_for(model.config, image_mean=mean, image_std=std),
         compute_loss_func=soft_label_loss(model) if augmentation.softens_labels else None,
         compute_metrics=score,
     )
 
 
-def test_images(load: Callable[..., ImageSplits], dataset: dict) -> ImageSet | None:
-    """What is left for a test, if evaluation is on a part of the training images."""
-    return load(**{**dataset, "validation": None}).evaluation if dataset.get("validation") else None
+def load_splits(run: Run, load: Callable[..., ImageSplits] = load_images) -> tuple[ImageSplits, ImageSet | None]:
+    """The images of a run, and what is left for a test if it is evaluated on a part of the training images."""
+    with told("dataset", RunError):
+        images = load(**run.dataset)
+        test = load(**{**run.dataset, "validation": None}).evaluation if run.dataset.get("validation") else None
+    return images, test
 
 
 def pixel_statistics(images: ImageSet) -> tuple[list[float], list[float]]:

@@ -29,7 +29,7 @@ from ..image_stages import (
 from ..launch import train_and_report
 from ..run import Run, load_run
 from ..trainer import EfficientTrainer
-from .image_classification import pixel_statistics
+from .image_classification import load_splits, pixel_statistics
 
 MASKED, CONTRASTIVE = "masked-image-modeling", "contrastive-learning"
 SECTIONS = {"dataset": load_images, "augmentation": Augmentation}
@@ -51,12 +51,14 @@ def prepare_masked(argv: list[str] | None = None) -> tuple[EfficientTrainer, Run
 
 def prepare_contrastive(argv: list[str] | None = None) -> tuple[ContrastiveTrainer, Run]:
     """What trains a run, before it has begun."""
-    run = load_run(argv, __doc__, {**SECTIONS, "training": ContrastiveArguments}, task=CONTRASTIVE)
+    run = load_run(
+        argv, __doc__, {**SECTIONS, "training": ContrastiveArguments}, task=CONTRASTIVE, metrics=["recall_at_1"]
+    )
     return contrastive_trainer(run, *load_data(run)), run
 
 
 def load_data(run: Run) -> tuple[ImageSplits, Augmentation]:
-    images = load_images(**run.dataset)
+    images, _ = load_splits(run)
     augmentation = Augmentation(**run.augmentation)
     if augmentation.softens_labels:
         raise RunError("augmentation: pre-training goes without mixup, cutmix and label_smoothing.")

@@ -7,6 +7,8 @@ Killed at any moment and started again by the same command, it goes on from its 
 ends as if nothing had happened. Its output_dir is a model that pipeline("text-generation") takes.
 """
 
+import numpy as np
+import torch
 from transformers import AutoModelForCausalLM, pipeline, set_seed
 from transformers.modeling_utils import PreTrainedModel
 
@@ -18,6 +20,7 @@ from ...data.text_streams import (
     TextStreams,
     load_language_data,
 )
+from ...errors import told
 from ..arguments import EfficientTrainingArguments
 from ..build_model import build_model
 from ..callbacks import without_bars
@@ -30,6 +33,7 @@ from ..run import Run, load_run
 TASK = "text-generation"
 SECTIONS = {"dataset": TextOptions}
 DEFAULTS = {"training": {"metric_for_best_model": "bits_per_byte"}}
+METRICS = ("nats_per_token", "bits_per_token", "perplexity", "bits_per_character", "bits_per_byte")
 PROMPT, CONTINUATION = 128, 128  # tokens of the sample that is printed
 
 
@@ -47,16 +51,14 @@ def main(argv: list[str] | None = None) -> dict:
 
 def prepare(argv: list[str] | None = None) -> tuple[MemoryTrainer, Run]:
     """What trains a run, before it has begun."""
-    run = load_run(argv, __doc__, SECTIONS, DEFAULTS, TASK)
+    run = load_run(argv, __doc__, SECTIONS, DEFAULTS, TASK, METRICS)
     return build_trainer(run, *load_data(run)), run
 
 
 def load_data(run: Run) -> tuple[TextOptions, LanguageData]:
-    try:
+    with told("dataset", RunError):
         options = TextOptions(**run.dataset)
         return options, load_language_data(options)
-    except ValueError as error:
-        raise RunError(f"dataset: {error}") from error
 
 
 def build_trainer(run: Run, options: TextOptions, data: LanguageData) -> MemoryTrainer:
@@ -67,14 +69,12 @@ def build_trainer(run: Run, options: TextOptions, data: LanguageData) -> MemoryT
         raise RunError(f"model.vocab_size={model.config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens.")
     length = segment_length(options, model)
     streams = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    try:
+    with told("dataset", RunError):
         if options.order == "random":
             train = RandomCrops(data.train, length, streams, options.segments_per_crop, args.seed)
         else:
             train = TextStreams(data.train, length, streams)
         evaluation, test = (whole(text, length, args) for text in (data.validation, data.test))
-    except ValueError as error:
-        raise RunError(f"dataset: {error}") from error
     sets = {"train_dataset": train, "eval_dataset": evaluation, "test_dataset": test}
     return MemoryTrainer(model, args, **sets, processing_class=tokenizer)
 
@@ -100,11 +100,13 @@ def print_sample(trainer: MemoryTrainer, run: Run) -> None:
     set_seed(run.training.seed)
     most = getattr(trainer.model.config, "max_position_embeddings", None) or PROMPT + CONTINUATION
     tokenizer = trainer.processing_class
-    prompt = tokenizer.decode(trainer.test_dataset.text.tokens[: min(PROMPT, most // 2)].tolist())
-    left = most - len(tokenizer(prompt)["input_ids"])
+    prompt = torch.from_numpy(trainer.test_dataset.text.tokens[: min(PROMPT, most // 2)].astype(np.int64))[None]
     with without_bars():  # of loading weights
-        generate = pipeline("text-generation", run.training.output_dir)
-    (found,) = generate(prompt, max_new_tokens=min(CONTINUATION, left), do_sample=True, temperature=0.8)
-    continuation = found["generated_text"][len(prompt) :]
-    end_of_prompt = "".join(prompt.splitlines()[-1:])
+        model = pipeline("text-generation", run.training.output_dir).model
+    # Not by way of text: what is no UTF-8 would come back as three times the tokens.
+    sampling = {"max_new_tokens": min(CONTINUATION, most - prompt.shape[1]), "do_sample": True, "temperature": 0.8}
+    prompt = prompt.to(model.device)
+    found = model.generate(prompt, attention_mask=torch.ones_like(prompt), **sampling)
+    continuation = tokenizer.decode(found[0, prompt.shape[1] :])
+    end_of_prompt = "".join(tokenizer.decode(prompt[0]).splitlines()[-1:])
     print(f"\nHow the saved model goes on after >>>:\n{quote(end_of_prompt + '>>>' + continuation)}", flush=True)

@@ -19,7 +19,7 @@ from ..build_model import build_model
 from ..detection_trainer import DetectionTrainer
 from ..launch import train_and_report
 from ..run import Run, load_run
-from .image_classification import pixel_statistics, test_images
+from .image_classification import load_splits, pixel_statistics
 
 
 def load_objects(
@@ -57,6 +57,7 @@ def load_objects(
 TASK = "object-detection"
 SECTIONS = {"dataset": load_objects, "augmentation": Augmentation}
 DEFAULTS = {"training": {"metric_for_best_model": "map_50"}}
+METRICS = ("map", "map_50", "found_50", "iou")
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -65,12 +66,12 @@ def main(argv: list[str] | None = None) -> dict:
 
 def prepare(argv: list[str] | None = None) -> tuple[DetectionTrainer, Run]:
     """What trains a run, before it has begun."""
-    run = load_run(argv, __doc__, SECTIONS, DEFAULTS, TASK)
+    run = load_run(argv, __doc__, SECTIONS, DEFAULTS, TASK, METRICS)
     return build_trainer(run), run
 
 
 def build_trainer(run: Run) -> DetectionTrainer:
-    images = load_objects(**run.dataset)
+    images, test = load_splits(run, load_objects)
     mean, std = pixel_statistics(images.train)
     names = images.train.class_names
     model = build_model(
@@ -92,6 +93,6 @@ def build_trainer(run: Run) -> DetectionTrainer:
         data_collator=take_batch,
         train_dataset=ImageBatches(images.train, **looks, augmentation=augmentation, seed=run.training.seed),
         eval_dataset=ImageBatches(images.evaluation, **looks),
-        test_dataset=ImageBatches(test, **looks) if (test := test_images(load_objects, run.dataset)) else None,
+        test_dataset=None if test is None else ImageBatches(test, **looks),
         processing_class=image_processor_for(model.config, "object-detection", image_mean=mean, image_std=std),
     )

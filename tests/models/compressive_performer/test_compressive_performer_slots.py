@@ -102,7 +102,7 @@ def test_no_piece_passes_the_end_of_a_segment(mask, seen):
     assert schedule.after == counts
     for row in range(3):
         expected = [(seen[row] + i) % T for i in range(int(real[row].sum()))]
-        assert schedule.positions.expand(3, 22)[row][real[row]].tolist() == expected
+        assert schedule.positions("cpu").expand(3, 22)[row][real[row]].tolist() == expected
 
 
 def test_aligned_rows_take_a_piece_per_segment():
@@ -113,7 +113,7 @@ def test_aligned_rows_take_a_piece_per_segment():
     assert schedule.aligned
     assert Schedule([3, 8], 22, 5).aligned
     assert not Schedule([3, 7], 22, 5).aligned
-    assert Schedule([3, 8], 2, 5).positions.tolist() == [3, 4]
+    assert Schedule([3, 8], 2, 5).positions("cpu").tolist() == [3, 4]
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)

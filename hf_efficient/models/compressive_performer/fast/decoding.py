@@ -15,6 +15,7 @@ from transformers.cache_utils import Cache
 
 from ....attention.bypass import are_all_hooked, can_bypass, is_hooked
 from ....layers.rotary import rotate
+from ....linear.autocast import autocasts
 from ....linear.state import State
 from ..memory import Memory
 from .projection import NarrowProjection, Projection, weights_version
@@ -132,7 +133,7 @@ def decode(model: nn.Module, hidden_states: Tensor, cache: Cache) -> Tensor | No
     place = seen[0] % segment
     if place == segment - 1 or any(n % segment != place for n in seen):
         return None
-    outside = torch.is_autocast_enabled(hidden_states.device.type) or torch.compiler.is_compiling()
+    outside = autocasts(hidden_states) or torch.compiler.is_compiling()
     decoder = None if outside else decoder_of(model)
     return None if decoder is None else decoder(hidden_states, cache, place)
 

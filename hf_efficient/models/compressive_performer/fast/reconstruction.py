@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from ....attention.base import Attention
 from ....attention.kernel_attention import KernelAttention, no_query
+from ....linear.autocast import without_autocast
 from ....linear.features import FeatureMap
 from ....linear.scratch import TILE
 from ....linear.tile import Plan, Tile, tiles_of
@@ -40,7 +41,7 @@ def loss_of_states(q: Tensor, before: Tensor, after: Tensor, feature_map: Featur
     features, width = before.shape[2], before.shape[3]
     chunk_size = max(1, min(1024, length, TILE // (heads * max(features, 2 * width))))
     plan = Plan(feature_map, features, chunk_size, 1, normalise=True, eps=eps, keep=False, keep_features=False)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         return _run(q.to(after.dtype), before, after, plan)
 
 
