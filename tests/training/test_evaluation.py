@@ -35,13 +35,17 @@ def test_a_detector_is_trained_and_evaluated(monkeypatch):
 
 
 def test_a_classifier_is_evaluated_as_it_was_in_training(capsys):
-    results = train(write("digits", task="image-classification"))
+    data = {"name": "digits", "limit": 200, "evaluation_limit": 60, "validation": 40}
+    scores = train(write("digits", task="image-classification", dataset=data))["metrics"]
     found = evaluate("results/digits", output=Path("scores.json"))
     assert found == json.loads(Path("scores.json").read_text())
-    assert found["metrics"]["accuracy"] == results["metrics"]["eval_accuracy"] and found["samples"] == 60
-    assert evaluate("results/digits", limit=30)["samples"] == 30
+    assert found["metrics"]["accuracy"] == scores["test_accuracy"] and found["samples"] == 60
+    held_out = evaluate("results/digits", split="validation")
+    assert held_out["metrics"]["accuracy"] == scores["eval_accuracy"] and held_out["samples"] == 40
+    assert evaluate("results/digits", "digits", limit=30)["samples"] == 30
+    Path("results/digits/results.json").unlink()
     with pytest.raises(RunError, match="held out no training images"):
-        evaluate("results/digits", split="validation")
+        evaluate("results/digits", "digits", split="validation")
     assert "accuracy" in capsys.readouterr().out
     with pytest.raises(RunError, match="unknown images 'nothing'"):
         evaluate("results/digits", "nothing")
