@@ -39,6 +39,7 @@ OPTIONS = {
     ],
     "axial": [{"axes": "rows"}, {"axes": "columns"}],
     "window": [{"window": 3, "shift": True}, {"window": 3, "shift": True, "version": 2}],
+    "bigbird": [{"block_size": 2, "num_random_blocks": 1}, {"block_size": 3, "num_random_blocks": 0}],
     "lsh": [{"num_buckets": 4, "chunk_size": 4, "num_rounds": 1}],
     "nystrom": [{"num_landmarks": 7}, {"num_landmarks": 7, "conv_kernel": 5}],
     "mixer": [{"token_dim": 9}],

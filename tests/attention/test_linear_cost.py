@@ -26,7 +26,11 @@ def largest(attention, length, key_mask):
     return mode.numel
 
 
-CASES = [("local", {"window": 8}), ("longformer", {"window": 8, "num_global": 4})]
+CASES = [
+    ("local", {"window": 8}),
+    ("longformer", {"window": 8, "num_global": 4}),
+    ("bigbird", {"block_size": 8, "num_random_blocks": 2}),
+]
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=[name for name, _ in CASES])
