@@ -37,6 +37,7 @@ OPTIONS = {
         {"window": 3, "dilation": 3, "num_global": 2},
         {"window": 5, "num_global": 2, "separate_global": True},
     ],
+    "dct": [{"num_coefficients": 7}],
     "axial": [{"axes": "rows"}, {"axes": "columns"}],
     "window": [{"window": 3, "shift": True}, {"window": 3, "shift": True, "version": 2}],
     "bigbird": [{"block_size": 2, "num_random_blocks": 1}, {"block_size": 3, "num_random_blocks": 0}],

@@ -78,7 +78,7 @@ def sharpen(model):
 
 def test_the_parameter_free_mechanisms_are_names():
     linear = {"linear_elu", "efficient", "cosformer", "performer", "nystrom"}
-    assert linear | {"softmax", "local", "longformer", "bigbird"} <= set(BRIDGED)
+    assert linear | {"softmax", "local", "longformer", "bigbird", "dct"} <= set(BRIDGED)
     assert hf_efficient.attention.list_attentions() == list_attentions()
 
 

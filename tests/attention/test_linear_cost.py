@@ -30,6 +30,7 @@ CASES = [
     ("local", {"window": 8}),
     ("longformer", {"window": 8, "num_global": 4}),
     ("bigbird", {"block_size": 8, "num_random_blocks": 2}),
+    ("dct", {"num_coefficients": 8}),
 ]
 
 
