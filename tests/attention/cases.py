@@ -37,6 +37,7 @@ OPTIONS = {
         {"window": 3, "dilation": 3, "num_global": 2},
         {"window": 5, "num_global": 2, "separate_global": True},
     ],
+    "differential": [{"bits": None}, {"bits": 3}],
     "dct": [{"num_coefficients": 7}],
     "axial": [{"axes": "rows"}, {"axes": "columns"}],
     "window": [{"window": 3, "shift": True}, {"window": 3, "shift": True, "version": 2}],
