@@ -128,7 +128,9 @@ def _is_loaded(module: nn.Module) -> bool:
 
 
 def is_finite(x: Tensor) -> bool:
-    quantised = type(x) not in (Tensor, nn.Parameter) or x.element_size() == 1  # others' tensors need not know the functions below
+    quantised = (
+        type(x) not in (Tensor, nn.Parameter) or x.element_size() == 1
+    )  # others' tensors need not know the functions below
     if quantised or x.is_meta or not x.is_floating_point():
         return True
     return bool(x.sum().isfinite()) or bool(x.isfinite().all())  # the sum is quick, but may overflow
