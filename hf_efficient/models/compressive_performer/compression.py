@@ -1,8 +1,8 @@
 """How c old slots of memory become one: f_c, (B, n, d) -> (B, n/c, d), one per layer.
 
-Learned ones are trained by an auxiliary loss and by nothing else: the language model's loss never reaches them, and
-theirs reaches no other parameter. (The public compressive-transformer-pytorch freezes its K and V projections for good
-at the first compression; here detached weights are used functionally, and the projections keep learning.)
+Learned ones are trained by an auxiliary loss alone, which reaches no other parameter. (The public
+compressive-transformer-pytorch freezes its K and V projections for good at the first compression; here detached
+weights are used functionally, and the projections keep learning.)
 """
 
 import torch
@@ -24,10 +24,8 @@ class Compression(nn.Module):
         return old.unflatten(1, (-1, self.rate))
 
     def auxiliary_loss(self, q: Tensor, old: Tensor, new: Tensor, attention: nn.Module) -> Tensor | None:
-        """How much was lost when old slots (B, n, d) became new ones (B, n/c, d).
-
-        `attention` is the layer's `MemoryAttention`, q (B, H, N, D) the queries of its last tokens, without positions.
-        """
+        """How much was lost when old slots (B, n, d) became new ones (B, n/c, d). `attention` is the layer's
+        `MemoryAttention`, q (B, H, N, D) the queries of its last tokens, without positions."""
         return None
 
 

@@ -152,9 +152,7 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
                 then left out where that spares work. What is remembered is the same.
         """
         if kwargs.get("output_attentions") or self.config.output_attentions:
-            raise ValueError(
-                "output_attentions: segments attend to compressed memory, there is no N x N matrix to show."
-            )
+            raise ValueError("output_attentions: with a memory there is no N x N matrix to show.")
         hidden_states = self.embed(input_ids, inputs_embeds)
         batch, length, _ = hidden_states.shape
         cache = self.cache_for(past_key_values, memory, hidden_states)
