@@ -236,6 +236,8 @@ def test_rows_of_a_batch_do_not_meet(case):
 @every_case
 def test_gradcheck(case):
     attention, x = make(case), tokens(1, 6).requires_grad_()
+    if case[0] == "differential" and attention.bits:
+        pytest.skip("rounds, and lets gradients pass")
     grid, sets_options = where(attention, 6), bool(case[1])  # then one random direction, instead of all
     assert torch.autograd.gradcheck(
         lambda x: attention(x, **grid).hidden_states, (x,), atol=1e-5, rtol=1e-3, fast_mode=sets_options
