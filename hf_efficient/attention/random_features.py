@@ -5,7 +5,7 @@ import random
 import torch
 from torch import Tensor
 
-from .counter import Counter
+from .counter import Counter, first_run
 from .kernel_attention import KernelAttention
 
 
@@ -58,8 +58,7 @@ class RandomFeatures(KernelAttention):
         return self
 
     def before_forward(self):
-        # Not while a checkpointed region is recomputed: it must see the Ω of its first run.
-        if self.training and self.redraw_interval and torch._C._current_graph_task_id() == -1:
+        if self.training and self.redraw_interval and first_run():
             self.count_forward()
 
     @torch.compiler.disable

@@ -21,6 +21,7 @@ OPTIONS = {
     "rfa": [{"gate": True, "num_features": 5}, {"num_features": 5, "chunk_size": 7}],
     "skyformer": [{"num_landmarks": 14, "landmarks": "random"}, {"num_landmarks": 14, "inverse": "newton"}],
     "yoso": [{"num_hashes": 0}, {"num_hashes": 3, "hash_bits": 2}],
+    "ecoformer": [{"num_bits": 5, "num_anchors": 7, "chunk_size": 5}],
     "cosformer": [{"max_length": 1000}],
     "linformer": [{"share_kv": True, "num_projections": 7}],
     "separable": [{"num_latent_tokens": 4}],
