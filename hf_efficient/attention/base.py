@@ -348,6 +348,7 @@ LAWS = {
     "padding": "padding leaves the outputs of real tokens as they are",
     "row_sums": "the rows of `weights` are non-negative and sum to 1",
     "permutation": "permuting the tokens permutes the outputs",
+    "derivatives": "gradients are the derivatives of the outputs, which do not jump",
 }
 
 
