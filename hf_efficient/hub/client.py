@@ -33,6 +33,7 @@ T = TypeVar("T")
 ATTEMPTS = 5
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # seconds between attempts; each is twice the one before
 REQUEST_TIMEOUT = 60.0  # seconds without a byte after which a request has failed; at most a third of what is left
+SHORTEST = 0.5  # seconds that any request may take, if there are so many
 BASE_TIMEOUT, SLOWEST = 120.0, 2**20  # a call may take 2 minutes, and a second for each MiB that it transfers
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 TOKEN_PAGE = "https://huggingface.co/settings/tokens"
@@ -147,7 +148,8 @@ def _obey_deadline(request) -> None:
     if call.left <= 0:
         raise DeadlinePassed
     call.asked[threading.get_ident()] = _origin(request)
-    most = min(REQUEST_TIMEOUT, call.left / 3)  # so that one that hangs leaves time for another
+    third = max(call.left / 3, min(call.left, SHORTEST))  # so that one that hangs leaves time for another
+    most = min(REQUEST_TIMEOUT, third)
     given = request.extensions.get("timeout") or {}
     request.extensions["timeout"] = {
         phase: min(given.get(phase) or most, most) for phase in ("connect", "read", "write", "pool")

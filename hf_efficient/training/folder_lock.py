@@ -74,7 +74,7 @@ class FolderLock:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self.handle = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o644)
             except OSError as error:
-                raise RunError(f"{self.file} can't be written: {error.strerror}. Give another output_dir.") from error
+                raise RunError(f"training.output_dir={self.folder} can't be written to: {error.strerror}.") from error
             try:
                 if self.is_free():
                     os.ftruncate(self.handle, 0)

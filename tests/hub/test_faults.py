@@ -60,7 +60,7 @@ def test_05_a_commit_that_fails_once_is_repeated(client, hub, repo, folder):
 def test_05_a_commit_that_always_fails_leaves_the_head_and_the_next_push_succeeds(client, hub, repo, folder):
     hub.fail("status", "POST", "/commit/", status=500, times=99)
     with pytest.raises(ClientError, match="the Hub answered 500") as raised:
-        push(client, folder, repo, "timeout=2")
+        push(client, folder, repo, "timeout=4")
     assert raised.value.kind == "HubError" and "\n" not in raised.value.message
     assert hub.head(repo).title == "initial commit"
     hub.mend()

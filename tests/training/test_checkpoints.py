@@ -214,9 +214,12 @@ def test_transformers_vit_is_resumed_and_its_best_restored(tmp_path):
     assert best.state_dict().keys() == expected.model.state_dict().keys()
 
 
+RESTLESS = {"learning_rate": 1.0, "lr_scheduler_type": "constant"}  # the last step is not the best
+
+
 @pytest.mark.parametrize("ema_decay", [0.0, 0.9])
 def test_the_best_step_is_restored_in_every_tensor(tmp_path, ema_decay):
-    trainer = make_trainer(tmp_path, ema_decay=ema_decay, learning_rate=0.3, save_total_limit=1)
+    trainer = make_trainer(tmp_path, ema_decay=ema_decay, save_total_limit=1, **RESTLESS)
     seen = {}
 
     class Watch(torch.nn.Module):
@@ -240,12 +243,12 @@ def test_the_best_step_is_restored_in_every_tensor(tmp_path, ema_decay):
 
 
 def test_a_damaged_best_checkpoint_is_not_passed_over(tmp_path):
-    trainer = make_trainer(tmp_path, learning_rate=0.3)
+    trainer = make_trainer(tmp_path, **RESTLESS)
     trainer.train()
     best = trainer.state.best_model_checkpoint
     (tmp_path / best / "model.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"best checkpoint.*damaged.*--load_best_model_at_end false"):
-        make_trainer(tmp_path, learning_rate=0.3).train(resume_from_checkpoint=True)
+        make_trainer(tmp_path, **RESTLESS).train(resume_from_checkpoint=True)
 
 
 # Damage between two processes

@@ -65,9 +65,12 @@ def test_a_second_trainer_of_the_same_process(tmp_path):
 
 def test_all_processes_of_a_run_are_refused(tmp_path, preloaded):
     code = (
-        "from hf_efficient.training.arguments import EfficientTrainingArguments as Arguments\n"
+        "import os, torch, types\n"
         "from hf_efficient.training.folder_lock import own_folder\n"
-        f"with own_folder(Arguments(output_dir={str(tmp_path)!r})): pass"
+        "torch.distributed.init_process_group('gloo')\n"
+        f"args = types.SimpleNamespace(output_dir={str(tmp_path)!r}, world_size=2)\n"
+        "args.should_save = os.environ['RANK'] == '0'\n"
+        "with own_folder(args): pass"
     )
     with another_process(tmp_path) as child:
         done = preloaded.run_ranks(2, "-c", code)
@@ -123,5 +126,8 @@ def test_without_locks_of_the_file_system(tmp_path, fast, monkeypatch):
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"run.lock can't be written"), FolderLock(tmp_path / "file").taken():
+    with (
+        pytest.raises(RunError, match=r"output_dir=.*file can't be written to"),
+        FolderLock(tmp_path / "file").taken(),
+    ):
         pass
