@@ -104,6 +104,10 @@ def image_pipeline(repo: str, task: str, image: str) -> list:
     return [type(processor).__name__, found]
 
 
+def text_pipeline(repo: str, task: str, prompt: str) -> list:
+    return pipeline(task, model=repo, **TRUST)(prompt)
+
+
 def training(repo: str, auto: str, folder: str) -> dict:
     """Gradient checkpointing changes no gradient; a run that is resumed ends where one in one go does."""
     model = load(auto, repo).train()
