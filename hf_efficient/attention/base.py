@@ -98,6 +98,7 @@ class Attention(nn.Module):
         self.causal, self.dropout, self.layer_idx = causal, dropout, layer_idx
         if causal and not self.supports_causal:
             self.refuse("causal=True", "supports_causal")
+        self.rotary = None  # turns queries and keys by their positions: hf_efficient.layers.rotary
         self.sparsity = None  # a callable on sampled rows of the weights: hf_efficient.layers.sparsity
         self.output_dropout = nn.Dropout(output_dropout)
         if projections:
@@ -189,6 +190,8 @@ class Attention(nn.Module):
             hidden_states, key_mask, position_ids, grid, state, output_attentions, context, context_mask
         )
         q, k, v = self.project(hidden_states) if context is None else self.project(hidden_states, context)
+        if self.rotary is not None:
+            q, k = self.rotary(q, k, key_mask, position_ids)
         query_mask, key_mask = key_mask, key_mask if context is None else context_mask
         where = {"key_mask": key_mask, "position_ids": position_ids, **({"grid": grid} if self.needs_grid else {})}
         weights = sparsity = None
@@ -348,6 +351,7 @@ LAWS = {
     "padding": "padding leaves the outputs of real tokens as they are",
     "row_sums": "the rows of `weights` are non-negative and sum to 1",
     "permutation": "permuting the tokens permutes the outputs",
+    "derivatives": "gradients are the derivatives of the outputs, which do not jump",
 }
 
 

@@ -43,6 +43,8 @@ class Differential(Attention):
         if bits is not None and (isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= 16):
             raise ValueError(f"bits={bits!r} must be an integer from 2 to 16, or None for no rounding.")
         self.bits = bits
+        if bits is not None:  # rounding lets gradients pass
+            self.exempt_from = (*self.exempt_from, "derivatives")
 
     def forward(self, hidden_states, key_mask=None, position_ids=None, grid=None, **others):
         self.check_inputs(hidden_states, key_mask, position_ids, grid)

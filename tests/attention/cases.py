@@ -18,6 +18,10 @@ OPTIONS = {
     ],
     "linear_elu": [{"chunk_size": 3}, {"head_dim": 5}],
     "performer": [{"features": "relu"}, {"epsilon": 0.0}, {"norms": "sqrt", "num_features": 11, "chunk_size": 7}],
+    "rfa": [{"gate": True, "num_features": 5}, {"num_features": 5, "chunk_size": 7}],
+    "skyformer": [{"num_landmarks": 14, "landmarks": "random"}, {"num_landmarks": 14, "inverse": "newton"}],
+    "yoso": [{"num_hashes": 0}, {"num_hashes": 3, "hash_bits": 2}],
+    "ecoformer": [{"num_bits": 5, "num_anchors": 7, "chunk_size": 5}],
     "cosformer": [{"max_length": 1000}],
     "linformer": [{"share_kv": True, "num_projections": 7}],
     "separable": [{"num_latent_tokens": 4}],
@@ -51,8 +55,9 @@ OPTIONS = {
 def every_case():
     for name in list_attentions():
         for options in [{}, *OPTIONS.get(name, [])]:
-            for causal in (False, True) if can_be_causal(name, options) else (False,):
-                yield name, options, causal
+            for causal in (False, True):
+                if can_be_causal(name, options) if causal else not options.get("gate"):
+                    yield name, options, causal
 
 
 def can_be_causal(name, options):

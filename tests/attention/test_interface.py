@@ -163,7 +163,7 @@ def bart():
     return sharpen(BartModel(BartConfig(vocab_size=50, **sizes, **heads)).double().eval())
 
 
-@pytest.mark.parametrize("name", [name for name in BRIDGED if get_attention(name).supports_cross])
+@pytest.mark.parametrize("name", list_attentions(parameter_free=True, supports_cross=True, supports_causal=True))
 @pytest.mark.parametrize("lengths", [(12, 5), (5, 12)], ids=["more keys", "fewer keys"])
 def test_an_encoder_and_a_decoder(name, lengths):
     """Cross-attention: the decoder's queries against the encoder's tokens, some of which are padding."""
