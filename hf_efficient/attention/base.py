@@ -139,9 +139,9 @@ class Attention(nn.Module):
 
     def naive(self, q: Tensor, k: Tensor, v: Tensor, key_mask=None, position_ids=None) -> Tensor:
         """The formula, O(N²): the slow obvious form beside `attend`."""
-        return self.mix(self.weights(q, k, key_mask=key_mask, position_ids=position_ids), v, key_mask)
+        return self.weigh_values(self.weights(q, k, key_mask=key_mask, position_ids=position_ids), v, key_mask)
 
-    def mix(self, weights: Tensor, v: Tensor, key_mask=None) -> Tensor:
+    def weigh_values(self, weights: Tensor, v: Tensor, key_mask=None) -> Tensor:
         """o = A v"""
         return weights @ zero_masked(v, key_mask)
 
@@ -197,7 +197,7 @@ class Attention(nn.Module):
         weights = sparsity = None
         if output_attentions:
             weights = self.weights(q, k, **where)
-            output = self.mix(nn.functional.dropout(weights, self.dropout, self.training), v, key_mask)
+            output = self.weigh_values(nn.functional.dropout(weights, self.dropout, self.training), v, key_mask)
         elif state is None:
             output = self.attend(q, k, v, **where)
         elif q.shape[2] == 1 and key_mask is None:

@@ -130,9 +130,9 @@ class Longformer(Attention):
         logits = torch.where(is_global[:, None, i, None], own_q @ own_k.mT, q @ k.mT) * self.head_dim**-0.5
         return masked_softmax(logits, seen)
 
-    def mix(self, weights, v, key_mask=None):
+    def weigh_values(self, weights, v, key_mask=None):
         if not self.separate_global:
-            return super().mix(weights, v, key_mask)
+            return super().weigh_values(weights, v, key_mask)
         is_global = self._global(real_tokens(v, key_mask))[0]
         v, own_v = self._both(zero_masked(v, key_mask))
         return torch.where(is_global[:, None, :, None], weights @ own_v, weights @ v)
