@@ -64,7 +64,9 @@ def auto_map(config, modeling: str) -> dict[str, str]:
     name = type(config).__name__
     models = {model: _auto_class(model.removeprefix(name.removesuffix("Config"))) for model in _classes(modeling)}
     found = {"AutoConfig": f"{flat_name(type(config).__module__)}.{name}"}
-    found |= {auto: f"{flat_name(modeling)}.{model}" for model, auto in models.items() if auto}
+    for model in sorted(models, key=lambda model: model not in (config.architectures or ())):  # its own come first
+        if models[model]:
+            found.setdefault(models[model], f"{flat_name(modeling)}.{model}")
     given = getattr(config, "auto_map", None) or {}
     foreign = {auto: ref for auto, ref in given.items() if str(ref).rpartition(".")[2] not in {name, *models}}
     for architecture in config.architectures or ():
@@ -77,6 +79,7 @@ def auto_map(config, modeling: str) -> dict[str, str]:
 
 def _auto_class(rest: str) -> str | None:
     """The Auto class for what follows a family's name in the name of a model."""
+    rest = rest.replace("SequencePair", "Sequence")  # which has none of its own
     if rest.startswith("For"):
         return f"AutoModel{rest}"
     return {"Model": "AutoModel", "Backbone": "AutoBackbone"}.get(rest)

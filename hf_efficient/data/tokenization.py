@@ -12,13 +12,18 @@ from transformers import PreTrainedTokenizerFast
 
 from .text import LEVELS, decode
 
-UNKNOWN, PADDING, SENTENCE_END = "<unk>", "<pad>", "</s>"
+UNKNOWN, PADDING, MASK, SENTENCE_END = "<unk>", "<pad>", "<mask>", "</s>"
 PIECE = 1 << 16  # characters handed to the trainers at a time
 LONG_WORD = r"\S{128}|\s{128}"  # cut off from what follows: learning from a word takes the square of its length
 
 
 def build_tokenizer(
-    level: str, train: bytes | None = None, vocab_size: int = 8192, min_count: int = 5, padding: bool = False
+    level: str,
+    train: bytes | None = None,
+    vocab_size: int = 8192,
+    min_count: int = 5,
+    padding: bool = False,
+    mask: bool = False,
 ) -> PreTrainedTokenizerFast:
     """A tokenizer of a level.
 
@@ -27,19 +32,18 @@ def build_tokenizer(
         vocab_size: of "bpe", and at most of "word".
         min_count: how often a word must occur to be known.
         padding: own a <pad> token, for batches of texts of different lengths.
+        mask: own a <mask> token, for masked language models. A text can then name special tokens: "The <mask> sat."
     """
     if level not in LEVELS:
         raise ValueError(f"level={level!r} must be one of {', '.join(LEVELS)}.")
     if level == "byte":
-        return _byte_tokenizer(padding)
+        return _wrap(_byte_tokenizer(), padding, mask)
     if not train:
         raise ValueError(f"train is empty: a tokenizer of level {level!r} learns from the training split.")
     text = decode(train, "train")
-    return (
-        _bpe_tokenizer(text, vocab_size, padding)
-        if level == "bpe"
-        else _word_tokenizer(text, vocab_size, min_count, padding)
-    )
+    if level == "bpe":
+        return _wrap(_bpe_tokenizer(text, vocab_size), padding, mask)
+    return _wrap(_word_tokenizer(text, vocab_size, min_count), padding, mask, unk_token=UNKNOWN)
 
 
 def unknown_rate(tokenizer: PreTrainedTokenizerFast, text: str) -> float:
@@ -73,15 +77,15 @@ def byte_alphabet() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-def _byte_tokenizer(padding: bool) -> PreTrainedTokenizerFast:
+def _byte_tokenizer() -> Tokenizer:
     vocab = {character: byte for byte, character in enumerate(byte_alphabet())}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
-    return _wrap(tokenizer, padding)
+    return tokenizer
 
 
-def _bpe_tokenizer(text: str, vocab_size: int, padding: bool) -> PreTrainedTokenizerFast:
+def _bpe_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     if vocab_size < 256:
         raise ValueError(f"vocab_size={vocab_size} must be at least 256, the number of bytes.")
     tokenizer = Tokenizer(models.BPE())
@@ -93,10 +97,10 @@ def _bpe_tokenizer(text: str, vocab_size: int, padding: bool) -> PreTrainedToken
         vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
     tokenizer.train_from_iterator(pieces(text), trainer)
-    return _wrap(tokenizer, padding)
+    return tokenizer
 
 
-def _word_tokenizer(text: str, vocab_size: int, min_count: int, padding: bool) -> PreTrainedTokenizerFast:
+def _word_tokenizer(text: str, vocab_size: int, min_count: int) -> Tokenizer:
     """Words, numbers and single marks, as NLTK's simple tokenizer has them; the end of a line is the delimiter </s>,
     which the paper's multi-word tokenizer puts after sentences."""
     if min_count < 1:
@@ -112,15 +116,17 @@ def _word_tokenizer(text: str, vocab_size: int, min_count: int, padding: bool) -
         vocab_size=vocab_size, min_frequency=min_count, special_tokens=[UNKNOWN], show_progress=False
     )
     tokenizer.train_from_iterator(pieces(text), trainer)
-    return _wrap(tokenizer, padding, unk_token=UNKNOWN)
+    return tokenizer
 
 
-def _wrap(tokenizer: Tokenizer, padding: bool, **special) -> PreTrainedTokenizerFast:
+def _wrap(tokenizer: Tokenizer, padding: bool, mask: bool, **special) -> PreTrainedTokenizerFast:
     if padding:
         special["pad_token"] = PADDING
+    if mask:
+        special["mask_token"] = MASK
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        split_special_tokens=True,  # what a text says is text, though it be "<unk>"
+        split_special_tokens=not mask,  # what a text says is text, though it be "<unk>"
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
         **special,

@@ -1,4 +1,4 @@
-"""The pre-norm transformer block that vision models share, around any attention mechanism:
+"""The pre-norm transformer block that encoders share, around any attention mechanism:
 
     h = x + Attention(LN(x)),    y = h + MLP(LN(h))
 
@@ -79,21 +79,25 @@ class TransformerBlock(GradientCheckpointingLayer):
         tables: dict[str, Tensor] | None = None,
         output_attentions: bool = False,
         first_only: bool = False,
+        key_mask: Tensor | None = None,
     ) -> BlockOutput:
         """(B, N, d) -> (B, N, d)
 
         Args:
             tables: stand in for the attention's own (`Attention.resampled`).
             first_only: the caller needs the first token only, so that the MLP may be spared the others.
+            key_mask: (B, N), True = real token; not with a token router.
         """
         if self.token_router is None:
-            return self.transform(hidden_states, position_ids, grid, tables, output_attentions, first_only)
+            return self.transform(hidden_states, position_ids, grid, tables, output_attentions, first_only, key_mask)
         picked = self.token_router.pick(hidden_states, position_ids=position_ids)
         output = self.transform(picked.tokens, picked.position_ids, None, tables, output_attentions)
         return output._replace(hidden_states=self.token_router.put_back(hidden_states, picked, output.hidden_states))
 
-    def transform(self, hidden_states, position_ids, grid, tables, output_attentions, first_only=False) -> BlockOutput:
-        where = {"position_ids": position_ids, "grid": grid}
+    def transform(
+        self, hidden_states, position_ids, grid, tables, output_attentions, first_only=False, key_mask=None
+    ) -> BlockOutput:
+        where = {"key_mask": key_mask, "position_ids": position_ids, "grid": grid}
         if output_attentions:
             if isinstance(self.attention, HeadRouter):
                 raise ValueError("output_attentions: with routing='heads' no sample has the weights of all heads.")

@@ -9,6 +9,8 @@ are, so kernels of q·k, ‖q‖ and ‖k‖ see relative positions. Positions m
 import torch
 from torch import Tensor
 
+from ..attention.masking import token_positions
+
 
 class RotaryTable:
     """The rotations of a fixed list of positions, computed in float64 and kept per dtype and device.
@@ -32,6 +34,22 @@ class RotaryTable:
         channels = torch.arange(0, self.head_dim, 2, device="cpu", dtype=torch.float64)
         angles = self.positions[:, None, None].to("cpu", torch.float64) * self.theta ** (-channels / self.head_dim)
         return torch.polar(torch.ones_like(angles), angles)
+
+
+class RotaryPositions:
+    """Turns the heads' queries and keys of `Attention.rotary` by their tokens' positions, 0 to max_length − 1."""
+
+    def __init__(self, max_length: int, head_dim: int, theta: float):
+        self.table = RotaryTable(torch.arange(max_length, device="cpu"), head_dim, theta)
+
+    def __call__(self, q: Tensor, k: Tensor, key_mask=None, position_ids=None) -> tuple[Tensor, Tensor]:
+        """q, k (B, H, N, D) -> the same, turned. Without positions they are counted over real tokens."""
+        rotation, (batch, _, length, _) = self.table.on(q.device, q.dtype), q.shape
+        if key_mask is None and position_ids is None:
+            rotation = rotation[:length]
+        else:
+            rotation = rotation[token_positions(position_ids, key_mask, batch, length, q.device)]  # (B, N, 1, D/2)
+        return tuple(rotate(x.transpose(1, 2).contiguous(), rotation).transpose(1, 2) for x in (q, k))
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:

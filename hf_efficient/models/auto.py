@@ -4,7 +4,7 @@ A new family is a folder in `models/` and one more entry in `FAMILIES`.
 """
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import transformers
 from transformers.models.auto import modeling_auto
@@ -18,6 +18,7 @@ class Family:
 
     prefix: str
     models: dict[str, str]  # transformers' Auto class -> rest of the class name
+    seconds: dict[str, str] = field(default_factory=dict)  # the same, for configs whose `architectures` name it
     processor: str | None = None  # transformers' image processor, without the backend's suffix
     tokenizer: str | None = None  # transformers' tokenizer
 
@@ -27,6 +28,9 @@ class Family:
 
     def classes(self) -> dict[str, str]:
         return {auto: f"{self.prefix}{rest}" for auto, rest in self.models.items()}
+
+    def second_classes(self) -> dict[str, str]:
+        return {auto: f"{self.prefix}{rest}" for auto, rest in self.seconds.items()}
 
 
 FAMILIES = {
@@ -48,6 +52,16 @@ FAMILIES = {
             "AutoModelForMaskedImageModeling": "ForMaskedImageModeling",
         },
         processor="ViTImageProcessor",
+    ),
+    "kerformer_text": Family(
+        "KerformerText",
+        {
+            "AutoModel": "Model",
+            "AutoModelForSequenceClassification": "ForSequenceClassification",
+            "AutoModelForMaskedLM": "ForMaskedLM",
+        },
+        seconds={"AutoModelForSequenceClassification": "ForSequencePairClassification"},
+        tokenizer="PreTrainedTokenizerFast",
     ),
     "mobilevit_v2": Family(
         "MobileViTv2",
@@ -73,7 +87,8 @@ def import_family(model_type: str) -> dict[str, type]:
     family, folder = FAMILIES[model_type], f"{__package__}.{model_type}"
     configuration = importlib.import_module(f"{folder}.configuration_{model_type}")
     modeling = importlib.import_module(f"{folder}.modeling_{model_type}")
-    models = {name: getattr(modeling, name) for name in family.classes().values()}
+    names = (*family.classes().values(), *family.second_classes().values())
+    models = {name: getattr(modeling, name) for name in names}
     return {family.config: getattr(configuration, family.config), **models}
 
 
@@ -83,7 +98,9 @@ def register(model_type: str, classes: dict[str, type]) -> None:
     config = classes[family.config]
     transformers.AutoConfig.register(model_type, config, exist_ok=True)
     for auto, name in family.classes().items():
-        getattr(modeling_auto, auto).register(config, classes[name], exist_ok=True)
+        second = family.second_classes().get(auto)
+        model = (classes[name], classes[second]) if second else classes[name]
+        getattr(modeling_auto, auto).register(config, model, exist_ok=True)
         _tell_pipelines(model_type, auto, name)
     if family.processor is not None:
         backends = {"pil": getattr(transformers, f"{family.processor}Pil")}
@@ -96,10 +113,11 @@ def register(model_type: str, classes: dict[str, type]) -> None:
 
 
 def _tell_pipelines(model_type: str, auto: str, name: str) -> None:
-    """Pipelines for detection and segmentation look at copies of these tables, which `register` does not reach."""
+    """Pipelines look at copies of these tables, which `register` does not reach."""
     tables = {
         "AutoModelForObjectDetection": modeling_auto.MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES,
         "AutoModelForSemanticSegmentation": modeling_auto.MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES,
+        "AutoModelForSequenceClassification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     }
     if auto in tables:
         tables[auto][model_type] = name

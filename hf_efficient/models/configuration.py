@@ -207,16 +207,11 @@ class EfficientConfig(PreTrainedConfig):
 
 
 @strict_config
-class VisionTransformerConfig(EfficientConfig):
-    """transformers' ViT fields, and:
+class EncoderConfig(EfficientConfig):
+    """What encoders of pre-norm blocks (`layers/block.py`) share, in transformers' words, and:
 
     Args:
         head_dim: of each head; by default hidden_size / num_attention_heads.
-        use_cls_token: a learned token before the patches. Without one images are pooled by the mean, and mechanisms
-            that need a whole grid of tokens (axial, window) fit.
-        stem: how patches become tokens: "patch" by one linear map, as ViT does; "conv" or "patch_conv" by small
-            convolutions, overlapping or not (`layers/stem.py`), for which patch_size must be a power of two.
-        stem_width: channels of the stem's first convolution; those of the last are hidden_size by default.
         qk_norm: RMSNorm of queries and keys, with learned gains, in every head.
         zero_init_outputs: start with 0 where attention and MLP go into the residual stream: the attention's o_proj, if
             it has one, and the MLP's fc2.
@@ -232,15 +227,77 @@ class VisionTransformerConfig(EfficientConfig):
     attention_probs_dropout_prob: float | int = 0.0
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
+    qkv_bias: bool = True
+    qk_norm: bool = False
+    zero_init_outputs: bool = False
+
+    @property
+    def num_positions(self) -> int:
+        """The most tokens that there can be, prefix included."""
+        raise NotImplementedError
+
+    def positive_fields(self):
+        sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "intermediate_size")
+        return (*sizes, "layer_norm_eps", "initializer_range")
+
+    def validate_blocks(self):
+        if self.head_dim is None and self.num_attention_heads > 0 and self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} does not divide by num_attention_heads={self.num_attention_heads}: "
+                "choose a divisor, or give head_dim."
+            )
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(f"hidden_act={self.hidden_act!r} is unknown; known: {', '.join(sorted(ACT2FN))}.")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r} must lie in [0, 1).")
+
+    def misfit(self, name):
+        if not get_attention(name).per_head and self.qk_norm:
+            return "has no queries and keys of heads to normalise: set qk_norm=False"
+        return None
+
+    def options_of_layer(self, index: int) -> dict:
+        """What layer `index` passes to `build_attention`."""
+        options = {"bias": self.qkv_bias, "dropout": self.attention_probs_dropout_prob, "layer_idx": index}
+        if self.head_dim is not None:
+            options["head_dim"] = self.head_dim
+        if self.qk_norm:
+            options["qk_norm"] = True
+        if "max_length" in attention_options(self.attention):
+            options["max_length"] = self.num_positions
+        return {**options, **self.attention_options}
+
+    def block_options(self) -> dict:
+        """What every layer passes to `TransformerBlock`, beside its attention."""
+        return {
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "hidden_act": self.hidden_act,
+            "dropout": self.hidden_dropout_prob,
+            "layer_norm_eps": self.layer_norm_eps,
+            "zero_init_outputs": self.zero_init_outputs,
+        }
+
+
+@strict_config
+class VisionTransformerConfig(EncoderConfig):
+    """transformers' ViT fields, those of `EncoderConfig`, and:
+
+    Args:
+        use_cls_token: a learned token before the patches. Without one images are pooled by the mean, and mechanisms
+            that need a whole grid of tokens (axial, window) fit.
+        stem: how patches become tokens: "patch" by one linear map, as ViT does; "conv" or "patch_conv" by small
+            convolutions, overlapping or not (`layers/stem.py`), for which patch_size must be a power of two.
+        stem_width: channels of the stem's first convolution; those of the last are hidden_size by default.
+    """
+
     image_size: int | list[int] | tuple[int, int] = 224
     patch_size: int = 16
     num_channels: int = 3
-    qkv_bias: bool = True
     use_cls_token: bool = True
     stem: str = "patch"
     stem_width: int | None = None
-    qk_norm: bool = False
-    zero_init_outputs: bool = False
 
     @property
     def image_shape(self) -> tuple[int, int]:
@@ -260,25 +317,18 @@ class VisionTransformerConfig(EfficientConfig):
     def num_prefix_tokens(self) -> int:
         return int(self.use_cls_token)
 
+    @property
+    def num_positions(self) -> int:
+        return self.num_prefix_tokens + self.num_patches
+
     def positive_fields(self):
-        sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "intermediate_size")
-        return (*sizes, "patch_size", "num_channels", "layer_norm_eps", "initializer_range", "stem_width")
+        return (*super().positive_fields(), "patch_size", "num_channels", "stem_width")
 
     def validate_shape(self):
         if len(self.image_shape) != 2 or min(self.image_shape) <= 0:
             raise ValueError(f"image_size={self.image_size!r} must be a positive size, or (height, width).")
         if self.patch_size > 0 and any(pixels % self.patch_size for pixels in self.image_shape):
             raise ValueError(f"image_size={self.image_size!r} must be a multiple of patch_size={self.patch_size}.")
-        if self.head_dim is None and self.num_attention_heads > 0 and self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size={self.hidden_size} does not divide by num_attention_heads={self.num_attention_heads}: "
-                "choose a divisor, or give head_dim."
-            )
-        if self.hidden_act not in ACT2FN:
-            raise ValueError(f"hidden_act={self.hidden_act!r} is unknown; known: {', '.join(sorted(ACT2FN))}.")
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r} must lie in [0, 1).")
 
     def validate_stem(self):
         if self.stem not in ("patch", "conv", "patch_conv"):
@@ -287,20 +337,6 @@ class VisionTransformerConfig(EfficientConfig):
             raise ValueError(f"patch_size={self.patch_size} must be 2, 4, 8, 16, ... with stem={self.stem!r}.")
 
     def misfit(self, name):
-        mechanism = get_attention(name)
-        if mechanism.needs_grid and self.use_cls_token:
+        if get_attention(name).needs_grid and self.use_cls_token:
             return "needs a grid of patches without CLS: set use_cls_token=False"
-        if not mechanism.per_head and self.qk_norm:
-            return "has no queries and keys of heads to normalise: set qk_norm=False"
-        return None
-
-    def options_of_layer(self, index: int) -> dict:
-        """What layer `index` passes to `build_attention`."""
-        options = {"bias": self.qkv_bias, "dropout": self.attention_probs_dropout_prob, "layer_idx": index}
-        if self.head_dim is not None:
-            options["head_dim"] = self.head_dim
-        if self.qk_norm:
-            options["qk_norm"] = True
-        if "max_length" in attention_options(self.attention):
-            options["max_length"] = self.num_prefix_tokens + self.num_patches
-        return {**options, **self.attention_options}
+        return super().misfit(name)

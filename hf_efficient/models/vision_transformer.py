@@ -80,16 +80,8 @@ class VisionTransformerModel(VisionTransformerPreTrainedModel):
         return ConvolutionalStem(*sizes, width=config.stem_width, overlaps=config.stem == "conv")
 
     def build_block(self, index: int) -> TransformerBlock:
-        config = self.config
         return TransformerBlock(
-            self.build_attention(index),
-            config.hidden_size,
-            config.intermediate_size,
-            hidden_act=config.hidden_act,
-            dropout=config.hidden_dropout_prob,
-            layer_norm_eps=config.layer_norm_eps,
-            token_router=self.build_token_router(),
-            zero_init_outputs=config.zero_init_outputs,
+            self.build_attention(index), token_router=self.build_token_router(), **self.config.block_options()
         )
 
     def build_attention(self, index: int) -> nn.Module:

@@ -35,8 +35,17 @@ OPTIONS = {
         {"linear": True},
     ],
     "local": [{"window": 5}],
+    "longformer": [
+        {"window": 5, "num_global": 3},
+        {"window": 3, "dilation": 2, "num_global": 0},
+        {"window": 3, "dilation": 3, "num_global": 2},
+        {"window": 5, "num_global": 2, "separate_global": True},
+    ],
+    "differential": [{"bits": None}, {"bits": 3}],
+    "dct": [{"num_coefficients": 7}],
     "axial": [{"axes": "rows"}, {"axes": "columns"}],
     "window": [{"window": 3, "shift": True}, {"window": 3, "shift": True, "version": 2}],
+    "bigbird": [{"block_size": 2, "num_random_blocks": 1}, {"block_size": 3, "num_random_blocks": 0}],
     "lsh": [{"num_buckets": 4, "chunk_size": 4, "num_rounds": 1}],
     "nystrom": [{"num_landmarks": 7}, {"num_landmarks": 7, "conv_kernel": 5}],
     "mixer": [{"token_dim": 9}],
@@ -54,7 +63,7 @@ def every_case():
 def can_be_causal(name, options):
     if not get_attention(name).supports_causal:
         return False
-    return "key_iterations" not in options and options.get("key_softmax") != "sequence"
+    return not ({"key_iterations", "separate_global"} & set(options)) and options.get("key_softmax") != "sequence"
 
 
 def case_id(case):

@@ -27,13 +27,20 @@ OWN = {
         "base_attn_unit_dims": [64, 64, 64],
         "aspp_out_channels": 16,
     },
+    "kerformer_text": {"max_position_embeddings": 40, "hidden_dropout_prob": 0.0},
     "compressive_performer": {
         **{"hidden_size": 16, "intermediate_size": 16},
         **{"segment_length": 8, "memory_length": 8, "compressed_memory_length": 4, "compression_rate": 2},
     },
 }
 VISION = [name for name in FAMILIES if FAMILIES[name].processor is not None]
-HEADS = [(family, auto) for family in VISION for auto in FAMILIES[family].models if auto != "AutoBackbone"]
+TEXT = [name for name in FAMILIES if "AutoModelForSequenceClassification" in FAMILIES[name].models]
+HEADS = [(family, auto) for family in (*VISION, *TEXT) for auto in FAMILIES[family].models if auto != "AutoBackbone"]
+VISION_HEADS = [head for head in HEADS if head[0] in VISION]
+CLASSIFIERS = {
+    **dict.fromkeys(VISION, "AutoModelForImageClassification"),
+    **dict.fromkeys(TEXT, "AutoModelForSequenceClassification"),
+}
 
 
 def head_id(head) -> str:
@@ -43,7 +50,7 @@ def head_id(head) -> str:
 
 def tiny_fields(family: str) -> dict:
     known = {field.name for field in fields(getattr(hf_efficient, FAMILIES[family].config))}
-    labels = {"num_labels": 5} if family in VISION else {}
+    labels = {"num_labels": 5} if family in CLASSIFIERS else {}
     return {**{name: value for name, value in SMALL.items() if name in known}, **labels, **OWN.get(family, {})}
 
 
@@ -61,14 +68,26 @@ def images(config, batch: int = 3):
     return torch.randn(batch, config.num_channels, size, size, generator=torch.Generator().manual_seed(1))
 
 
+def texts(config, batch: int = 3):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(config.vocab_size, (batch, config.max_position_embeddings // 2), generator=generator)
+
+
 def inputs(model, batch: int = 3, labels: bool = False) -> dict:
     """A batch, with what the head needs to compute a loss if asked."""
     config, name = model.config, type(model).__name__
-    batch_inputs = {"pixel_values": images(config, batch)}
     generator = torch.Generator().manual_seed(2)
+    if hasattr(config, "image_size"):
+        batch_inputs = {"pixel_values": images(config, batch)}
+    else:
+        batch_inputs = {"input_ids": texts(config, batch)}
+        batch_inputs["attention_mask"] = torch.ones_like(batch_inputs["input_ids"])
+        batch_inputs["attention_mask"][0, -5:] = 0
     if name.endswith("ForMaskedImageModeling"):
         batch_inputs["bool_masked_pos"] = torch.rand(batch, config.num_patches, generator=generator) < 0.5
-    elif labels and name.endswith("ForImageClassification"):
+    elif labels and name.endswith("ForMaskedLM"):
+        batch_inputs["labels"] = batch_inputs["input_ids"].flip(1)
+    elif labels and name.endswith(("ForImageClassification", "ForSequenceClassification")):
         batch_inputs["labels"] = torch.randint(config.num_labels, (batch,), generator=generator)
     elif labels and name.endswith("ForSemanticSegmentation"):
         shape = (batch, config.image_size, config.image_size)

@@ -104,6 +104,10 @@ def image_pipeline(repo: str, task: str, image: str) -> list:
     return [type(processor).__name__, found]
 
 
+def text_pipeline(repo: str, task: str, prompt: str) -> list:
+    return pipeline(task, model=repo, **TRUST)(prompt)
+
+
 def training(repo: str, auto: str, folder: str) -> dict:
     """Gradient checkpointing changes no gradient; a run that is resumed ends where one in one go does."""
     model = load(auto, repo).train()
@@ -112,6 +116,9 @@ def training(repo: str, auto: str, folder: str) -> dict:
     def gradients():
         model.zero_grad()
         torch.manual_seed(0)
+        for name, counter in model.named_buffers():
+            if name.endswith("selector.step"):
+                counter.zero_()  # so that the same patches are kept
         model(**batch).loss.backward()
         return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 

@@ -13,6 +13,7 @@ from hf_efficient.models.auto import FAMILIES
 CASES = {
     "hugginggreen_vit": ("AutoModelForImageClassification", {"attention": "softmax"}),
     "kerformer_vit": ("AutoModelForImageClassification", {"attention": "performer"}),
+    "kerformer_text": ("AutoModelForSequenceClassification", {"attention": "performer"}),
     "mobilevit_v2": ("AutoModelForImageClassification", {"attention": "softmax", "num_attention_heads": 2}),
     "compressive_performer": ("AutoModelForCausalLM", {"attention": "softmax"}),
 }

@@ -19,7 +19,9 @@ for name, family in FAMILIES.items():
     config = type(AutoConfig.for_model(name))
     assert config.__name__ == family.config
     for auto, model in family.classes().items():
-        assert getattr(modeling_auto, auto)._model_mapping[config].__name__ == model
+        found = getattr(modeling_auto, auto)._model_mapping[config]
+        found = found if isinstance(found, tuple) else (found,)
+        assert [cls.__name__ for cls in found] == [model, *filter(None, [family.second_classes().get(auto)])]
     assert (config in IMAGE_PROCESSOR_MAPPING) == (family.processor is not None), name
     assert (config in TOKENIZER_MAPPING) == (family.tokenizer is not None), name
 print("registered")

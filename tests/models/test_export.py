@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from families import HEADS, head_id, images, inputs, main_output, tiny_model
+from families import HEADS, VISION_HEADS, head_id, images, inputs, main_output, tiny_model
 from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
 from hf_efficient import onnx_export
@@ -72,7 +72,7 @@ def test_onnx_of_other_mechanisms(attention, tmp_path):
     np.testing.assert_allclose(logits, model(pixels).logits.detach().numpy(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("head", HEADS, ids=head_id)
+@pytest.mark.parametrize("head", VISION_HEADS, ids=head_id)
 def test_the_command_knows_every_head(head, tmp_path):
     model = tiny_model(*head)
     model.save_pretrained(tmp_path)

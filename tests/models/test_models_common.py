@@ -1,10 +1,10 @@
-"""What holds for every model of every vision family."""
+"""What holds for every model of every family of images and of texts."""
 
 import copy
 
 import pytest
 import torch
-from families import HEADS, VISION, head_id, images, inputs, main_output, tiny_config, tiny_model
+from families import CLASSIFIERS, HEADS, VISION, head_id, images, inputs, main_output, tiny_config, tiny_model
 from transformers import AutoConfig, AutoModel
 from transformers.models.auto import modeling_auto
 
@@ -12,7 +12,8 @@ from hf_efficient.attention import list_attentions
 from hf_efficient.models.auto import FAMILIES
 
 heads = pytest.mark.parametrize("head", HEADS, ids=head_id)
-families = pytest.mark.parametrize("family", VISION)
+families = pytest.mark.parametrize("family", CLASSIFIERS)
+vision = pytest.mark.parametrize("family", VISION)
 
 
 def gradients(model, batch) -> dict[str, torch.Tensor]:
@@ -133,7 +134,7 @@ def test_hidden_states_follow_version_5(head):
 @heads
 def test_loss_is_divided_by_the_number_of_items(head):
     """With gradient accumulation the Trainer passes `num_items_in_batch`: ignoring it multiplies the loss."""
-    if head[1] != "AutoModelForImageClassification":
+    if head[1] != CLASSIFIERS[head[0]]:
         pytest.skip("only classification losses are averages over items that the Trainer counts")
     model = tiny_model(*head)
     batch = inputs(model, labels=True)
@@ -143,14 +144,14 @@ def test_loss_is_divided_by_the_number_of_items(head):
 
 @families
 def test_labels_out_of_range_are_named(family):
-    model = tiny_model(family, "AutoModelForImageClassification")
+    model = tiny_model(family, CLASSIFIERS[family])
     with pytest.raises(ValueError, match="labels holds 7, but the model has labels 0 to 4"):
-        model(pixel_values=images(model.config), labels=torch.tensor([0, 7, 1]))
+        model(**inputs(model), labels=torch.tensor([0, 7, 1]))
     with pytest.raises(ValueError, match="labels holds -1"):
-        model(pixel_values=images(model.config), labels=torch.tensor([0, -1, 1]))
+        model(**inputs(model), labels=torch.tensor([0, -1, 1]))
 
 
-@families
+@vision
 def test_wrong_channels_are_named(family):
     model = tiny_model(family)
     with pytest.raises(ValueError, match="num_channels=3"):
@@ -186,10 +187,11 @@ def test_config_errors_name_the_field(family):
         tiny_config(family, attention="fast")
     with pytest.raises(ValueError, match="attention_options has no 'speed' for 'softmax' attention; valid"):
         tiny_config(family, attention="softmax", attention_options={"speed": 3})
-    with pytest.raises(ValueError, match="num_channels=0"):
-        tiny_config(family, num_channels=0)
-    with pytest.raises(ValueError, match="num_channels"):
-        tiny_config(family, num_channels="three")
+    size = "num_channels" if family in VISION else "vocab_size"
+    with pytest.raises(ValueError, match=f"{size}=0"):
+        tiny_config(family, **{size: 0})
+    with pytest.raises(ValueError, match=size):
+        tiny_config(family, **{size: "three"})
     config = tiny_config(family)
     with pytest.raises(ValueError, match="attention"):
         config.attention = 3
@@ -206,10 +208,10 @@ def test_a_config_survives_json(family, tmp_path):
 
 @families
 def test_a_new_number_of_labels_replaces_the_head(family, tmp_path):
-    model = tiny_model(family, "AutoModelForImageClassification", id2label=dict(enumerate("abcde")))
+    model = tiny_model(family, CLASSIFIERS[family], id2label=dict(enumerate("abcde")))
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path, num_labels=7, ignore_mismatched_sizes=True)
-    assert again(pixel_values=images(model.config)).logits.shape == (3, 7)
+    assert again(**inputs(model)).logits.shape == (3, 7)
     assert len(again.config.id2label) == len(again.config.label2id) == 7
     names = AutoConfig.from_pretrained(tmp_path, id2label={0: "x", 1: "y"})
     assert names.num_labels == 2 and names.label2id == {"x": 0, "y": 1}
@@ -228,8 +230,8 @@ def test_a_new_number_of_labels_replaces_the_head(family, tmp_path):
     ],
 )
 def test_problem_types(family, problem, labels):
-    model = tiny_model(family, "AutoModelForImageClassification", problem_type=problem)
-    assert torch.isfinite(model(pixel_values=images(model.config), labels=labels).loss)
+    model = tiny_model(family, CLASSIFIERS[family], problem_type=problem)
+    assert torch.isfinite(model(**inputs(model), labels=labels).loss)
 
 
 def garbled(cls, config):

@@ -9,13 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from families import HEADS, VISION, head_id, inputs, main_output, tiny_config, tiny_model
+from families import CLASSIFIERS, HEADS, TEXT, VISION, head_id, inputs, main_output, tiny_config, tiny_model
 from filelock import FileLock
 from PIL import Image
 from safetensors.torch import save_file
 from transformers import MobileViTV2Config, MobileViTV2ForImageClassification, pipeline
 
-from hf_efficient import CompressivePerformerConfig, CompressivePerformerForCausalLM, image_processor_for
+from hf_efficient import (
+    CompressivePerformerConfig,
+    CompressivePerformerForCausalLM,
+    KerformerTextForSequencePairClassification,
+    image_processor_for,
+)
 from hf_efficient.attention import get_attention, list_attentions
 from hf_efficient.data.tokenization import build_tokenizer
 from hf_efficient.models.auto import FAMILIES
@@ -41,10 +46,14 @@ PIPELINES = {
     "image-segmentation": [head for head in HEADS if head[1] == "AutoModelForSemanticSegmentation"],
 }
 ALL_PIPELINES = [(task, *head) for task, heads in PIPELINES.items() for head in heads]
+TEXT_PIPELINES = {
+    "text-classification": ("AutoModelForSequenceClassification", "text-classification", "A film to see."),
+    "fill-mask": ("AutoModelForMaskedLM", "fill-mask", "A fi<mask>m to see."),
+}
 PHOTO = "photo.png"
 PROMPT = "The segments of a long text "
 TRAINED = {
-    **dict.fromkeys(VISION, "AutoModelForImageClassification"),
+    **CLASSIFIERS,
     "compressive_performer": "AutoModelForCausalLM",
 }
 
@@ -150,13 +159,19 @@ def all_cases(root: Path) -> Cases:
     text = cases.save("generation", talkative_model())
     build_tokenizer("byte").save_pretrained(text)
     cases.ask("generation", "generation", repo=text, folder=text.parent, prompt=PROMPT)
+    for name, (model, batch) in pair_models().items():
+        cases.head(name, model, "AutoModelForSequenceClassification", batch)
+    for name, (auto, task, prompt) in TEXT_PIPELINES.items():
+        repo = cases.save(name, grown(tiny_model(TEXT[0], auto)))
+        build_tokenizer("byte", padding=True, mask=True).save_pretrained(repo)
+        cases.ask(name, "text_pipeline", repo=repo, task=task, prompt=prompt)
     for task, family, auto in ALL_PIPELINES:
         model = grown(tiny_model(family, auto))
         repo = cases.save(f"{task} {family}", model)
         image_processor_for(model.config, task).save_pretrained(repo)
         cases.ask(f"{task} {family}", "image_pipeline", repo=repo, task=task, image=root / PHOTO)
     for family, auto in TRAINED.items():
-        if family in VISION:
+        if family in CLASSIFIERS:
             model = grown(tiny_model(family, auto))
             batch = inputs(model, 4, labels=True)
         else:
@@ -174,6 +189,13 @@ def all_cases(root: Path) -> Cases:
 
 def pixels() -> dict:
     return {"pixel_values": torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))}
+
+
+def pair_models() -> dict:
+    torch.manual_seed(0)
+    model = grown(KerformerTextForSequencePairClassification(tiny_config("kerformer_text")))
+    ids = torch.randint(200, (3, 2, 9), generator=torch.Generator().manual_seed(1))
+    return {"pairs of texts": (model, {"input_ids": ids})}
 
 
 def native_mobilevit(folder: Path):
@@ -225,6 +247,16 @@ def test_a_recipes_options_load(answers):
 @pytest.mark.parametrize("name", ["language model", "language model of softmax"])
 def test_the_language_model_loads(answers, name):
     check_head(answer(answers, name), "CompressivePerformer")
+
+
+def test_a_pair_model_is_what_its_auto_class_loads(answers):
+    check_head(answer(answers, "pairs of texts"), "KerformerText")
+
+
+@pytest.mark.parametrize("name", TEXT_PIPELINES)
+def test_a_pipeline_of_texts_says_the_same(answers, cases, name):
+    _, task, prompt = TEXT_PIPELINES[name]
+    assert answer(answers, name) == pipeline(task, model=cases[name]["repo"])(prompt)
 
 
 def test_generation_with_its_memory(answers, cases):

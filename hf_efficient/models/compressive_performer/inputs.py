@@ -26,27 +26,6 @@ def real_tokens(attention_mask: Tensor | None, batch: int, length: int) -> Tenso
     return None if mask.all() else mask
 
 
-def check_tokens(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> None:
-    """Raises unless one of (B, N) and (B, N, d) is given, with at least one token."""
-    if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError("give either input_ids or inputs_embeds.")
-    name = "input_ids" if inputs_embeds is None else "inputs_embeds"
-    check_tensor(name, input_ids if inputs_embeds is None else inputs_embeds)
-    if input_ids is not None and input_ids.dim() != 2:
-        raise ValueError(f"input_ids must be (batch, tokens), got {tuple(input_ids.shape)}.")
-    shape = (inputs_embeds if input_ids is None else input_ids).shape[:2]
-    if not all(shape):
-        raise ValueError(f"input_ids of {tuple(shape)} is empty: at least one token is needed.")
-
-
-def unknown_token(input_ids: Tensor, vocab_size: int) -> ValueError:
-    """What to raise where the embedding has found one."""
-    wrong = input_ids[(input_ids < 0) | (input_ids >= vocab_size)]
-    return ValueError(
-        f"input_ids holds {wrong[0].item()}, but the tokens are 0 to {vocab_size - 1} (vocab_size={vocab_size})."
-    )
-
-
 def check_memory(name: str, given: Cache, made_for: dict, num_layers: int, hidden_states: Tensor) -> None:
     """Raises if a memory is not one of this model, for these hidden states (B, N, d).
 

@@ -35,6 +35,7 @@ from ...layers.block import mean_of
 from ...layers.norms import NORMS
 from ...layers.rotary import RotaryTable
 from ..base import EfficientPreTrainedModel
+from ..token_inputs import check_tokens, unknown_token
 from .attention import MemoryAttention
 from .cache import CompressiveMemory, CompressiveMemoryLayer
 from .compression import COMPRESSIONS
@@ -42,7 +43,7 @@ from .configuration_compressive_performer import CompressivePerformerConfig
 from .fast.decoding import decode, forget
 from .fast.projection import NarrowProjection, Projection, read_older_checkpoints
 from .fast.reading import can_read, read
-from .inputs import MEMORY_FIELDS, check_memory, check_rows, check_tokens, real_tokens, unknown_token
+from .inputs import MEMORY_FIELDS, check_memory, check_rows, real_tokens
 from .memory import Memory, MemoryLengths
 from .outputs import CompressivePerformerLMOutput, CompressivePerformerOutput
 from .schedule import Schedule
