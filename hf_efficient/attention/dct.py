@@ -59,7 +59,7 @@ class Dct(Attention):
         """C, (m, N) or (B, m, N), and which frequencies each sample has, (B, m)."""
         length, wide = x.shape[2], torch.promote_types(x.dtype, torch.float32)
         f = torch.arange(min(self.num_coefficients, length), device=x.device)[:, None]
-        t, n = torch.arange(length, device=x.device), torch.tensor(length, device=x.device)
+        t, n = torch.arange(length, device=x.device), length
         if key_mask is not None:
             t, n = (key_mask.cumsum(1) - 1).unsqueeze(1), key_mask.sum(1)[:, None, None].clamp_min(1)
         turns = f * (2 * t + 1) % (4 * n)  # whole numbers, so that long sequences are as exact as short ones

@@ -77,7 +77,7 @@ def test_inference_neither_waits_nor_copies(head):
 
 @pytest.mark.parametrize("attention", list_attentions())
 def test_every_mechanism(attention):
-    grid = attention in ("axial", "window")
+    grid = attention in list_attentions(needs_grid=True)
     model = on_meta(tiny_model("kerformer_vit", attention=attention, use_cls_token=not grid)).train()
     batch = on_meta(batch_for(model))
     run(model, batch)

@@ -11,7 +11,7 @@ from hf_efficient.attention import list_attentions
 from hf_efficient.models.compressive_performer.cache import CompressiveMemory
 from hf_efficient.models.compressive_performer.memory import Memory
 
-GRID = ("axial", "window")
+GRID = list_attentions(needs_grid=True)
 # Non-maximum suppression is a loop, which takes ONNX minutes to optimise: predictions of all anchors are exported.
 FIELDS = {"mobilevit_v2": {"ssd_suppression": False}}
 ONE_LAYER = {"num_hidden_layers": 1}  # exporters take their time for every layer

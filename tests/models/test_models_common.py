@@ -261,7 +261,7 @@ def test_initialisation_reaches_every_tensor(head):
 
 @pytest.mark.parametrize("attention", list_attentions())
 def test_initialisation_reaches_every_mechanism(attention):
-    fields = {"attention": attention, "use_cls_token": attention not in ("axial", "window")}
+    fields = {"attention": attention, "use_cls_token": attention not in list_attentions(needs_grid=True)}
     model = tiny_model("kerformer_vit", **fields)
     other = garbled(type(model), model.config)
     torch.manual_seed(0)

@@ -27,7 +27,7 @@ SIZES = {
     "intermediate_size": 48,
 }
 PIXELS = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-GRID_MECHANISMS = ("axial", "window")
+GRID_MECHANISMS = list_attentions(needs_grid=True)
 
 
 def config(**fields):
