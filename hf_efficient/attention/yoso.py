@@ -40,7 +40,7 @@ class Yoso(Attention):
     """
 
     paper = "Zeng 2021"
-    cost = "NmτD"
+    cost = "NmτD, backward N²D"
     parameter_free = True
     supports_cross = True
     exempt_from = ("derivatives",)
