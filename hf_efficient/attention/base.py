@@ -139,7 +139,11 @@ class Attention(nn.Module):
 
     def naive(self, q: Tensor, k: Tensor, v: Tensor, key_mask=None, position_ids=None) -> Tensor:
         """The formula, O(N²): the slow obvious form beside `attend`."""
-        return self.weights(q, k, key_mask=key_mask, position_ids=position_ids) @ zero_masked(v, key_mask)
+        return self.mix(self.weights(q, k, key_mask=key_mask, position_ids=position_ids), v, key_mask)
+
+    def mix(self, weights: Tensor, v: Tensor, key_mask=None) -> Tensor:
+        """o = A v"""
+        return weights @ zero_masked(v, key_mask)
 
     def initial_state(self, batch_size: int, device=None, dtype=torch.float32) -> State:
         """The state before the first token: tensors with the batch dimension first."""
@@ -193,8 +197,7 @@ class Attention(nn.Module):
         weights = sparsity = None
         if output_attentions:
             weights = self.weights(q, k, **where)
-            dropped = nn.functional.dropout(weights, self.dropout, self.training)
-            output = dropped @ zero_masked(v, key_mask)
+            output = self.mix(nn.functional.dropout(weights, self.dropout, self.training), v, key_mask)
         elif state is None:
             output = self.attend(q, k, v, **where)
         elif q.shape[2] == 1 and key_mask is None:
@@ -223,7 +226,10 @@ class Attention(nn.Module):
     def project(self, hidden_states: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """(B, N, d) -> q (B, H, N, D), and, of the context if there is one, k and v (B, H, M, D)"""
         context = hidden_states if context is None else context
-        q, k, v = self.q_proj(hidden_states), self.k_proj(context), self.v_proj(context)
+        return self.split_heads(self.q_proj(hidden_states), self.k_proj(context), self.v_proj(context))
+
+    def split_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, N, H·D) each, as projected -> (B, H, N, D)"""
         if self.qk_norm:
             q, k = self.normalise_heads(q, self.q_norm), self.normalise_heads(k, self.k_norm)
         return tuple(x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2) for x in (q, k, v))
@@ -345,6 +351,7 @@ LAWS = {
     "padding": "padding leaves the outputs of real tokens as they are",
     "row_sums": "the rows of `weights` are non-negative and sum to 1",
     "permutation": "permuting the tokens permutes the outputs",
+    "derivatives": "gradients are the derivatives of the outputs, which do not jump",
 }
 
 

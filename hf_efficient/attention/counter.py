@@ -1,5 +1,6 @@
 """Counters in buffers, which checkpoints keep, whose values are known without asking the device that holds them."""
 
+import torch
 from torch import Tensor
 
 from ..linear.favor_plus import version_of
@@ -26,3 +27,9 @@ class Counter:
         buffer.add_(number)
         self.value, self.known = value, (buffer, version_of(buffer))
         return value
+
+
+def first_run() -> bool:
+    """Whether a forward pass counts: not while a checkpointed region is recomputed in a backward pass, which must see
+    what its first run saw."""
+    return torch._C._current_graph_task_id() == -1

@@ -22,17 +22,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..linear.autocast import without_autocast
-from .base import Attention, check_positive, linear
+from .base import check_positive
 from .masking import zero_masked
 from .registry import register_attention
+from .shared_queries import SharedQueries
 
 SELF = -1e5  # loses to any other key
 MASKED = -1e9  # loses to oneself; finite, so that a token which sees nothing becomes 0 and not NaN
 
 
 @register_attention
-class Lsh(Attention):
-    """Softmax attention within buckets of a locality-sensitive hash. k is q: what is handed over as k is not read.
+class Lsh(SharedQueries):
+    """Softmax attention within buckets of a locality-sensitive hash.
 
     Args:
         num_buckets: b, even.
@@ -43,7 +44,6 @@ class Lsh(Attention):
 
     paper = "Kitaev 2020"
     cost = "NC·rounds·D"
-    key_dim = 0
     exempt_from = ("permutation",)
     supports_causal = True
     supports_recurrent = True
@@ -76,19 +76,6 @@ class Lsh(Attention):
     def reset_parameters(self):
         generator = torch.Generator().manual_seed(self.seed * 65537 + self.layer_idx)
         self.rotations.copy_(torch.randn(self.rotations.shape, generator=generator, device="cpu"))
-
-    def build_projections(self, bias, output_bias):
-        inner = self.num_heads * self.head_dim
-        self.q_proj = linear(self.hidden_size, inner, bias)
-        self.v_proj = linear(self.hidden_size, inner, bias)
-        self.o_proj = linear(inner, self.hidden_size, output_bias)
-
-    def project(self, hidden_states):
-        q, v = self.q_proj(hidden_states), self.v_proj(hidden_states)
-        if self.qk_norm:
-            q = self.normalise_heads(q, self.q_norm)
-        q, v = (x.view(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2) for x in (q, v))
-        return q, q, v
 
     def buckets(self, q: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """(B, H, N, D) -> (B, H, rounds, N); padding has a bucket of its own, the last."""

@@ -9,6 +9,14 @@ def zero_masked(x: Tensor, key_mask: Tensor | None) -> Tensor:
     return x if key_mask is None else x.masked_fill(~key_mask[:, None, :, None], 0)
 
 
+def take_tokens(x: Tensor, index: Tensor) -> Tensor:
+    """x (B, H, N, D), index (B, S) or (1, S) into N -> (B, H, S, D), all heads of a token at a time."""
+    batch, heads, length, width = x.shape
+    index = index + length * torch.arange(batch, device=x.device)[:, None]  # (B, S)
+    x = x.transpose(1, 2).reshape(-1, heads * width).index_select(0, index.flatten())
+    return x.view(batch, -1, heads, width).transpose(1, 2)
+
+
 def allowed_keys(
     length: int, causal: bool, key_mask: Tensor | None, rows: Tensor | None = None, device=None
 ) -> Tensor | None:

@@ -17,28 +17,24 @@ small or m is large.
 """
 
 import math
-import random
 
 import torch
 
 from ..linear.favor_plus import RELU_FLOOR, FavorPlusFeatures, orthogonal_features
 from ..linear.features import FeatureMap
 from .base import check_choice, check_positive
-from .counter import Counter
-from .kernel_attention import KernelAttention
+from .random_features import RandomFeatures
 from .registry import register_attention
 
 
 @register_attention
-class Performer(KernelAttention):
+class Performer(RandomFeatures):
     """
     Args:
         num_features: m, by default ⌊D ln D⌋.
         features: "positive" (softmax kernel) or "relu".
         epsilon: ε of the positive features.
         norms: "chi" (as Gaussian rows) or "sqrt" (√D, lower variance).
-        redraw_interval: training forwards between redraws of Ω; 0 = never.
-        seed: of Ω, together with the layer index and the number of redraws.
     """
 
     paper = "Choromanski 2021"
@@ -55,8 +51,6 @@ class Performer(KernelAttention):
         features: str = "positive",
         epsilon: float = 1e-3,
         norms: str = "chi",
-        redraw_interval: int = 1000,
-        seed: int = 0,
         **common,
     ):
         super().__init__(hidden_size, num_heads, **common)
@@ -65,34 +59,15 @@ class Performer(KernelAttention):
         check_choice("norms", norms, ("chi", "sqrt"))
         if not isinstance(epsilon, (int, float)) or not 0 <= epsilon < math.inf:
             raise ValueError(f"epsilon={epsilon!r} must be 0 or a positive number.")
-        if isinstance(redraw_interval, bool) or not isinstance(redraw_interval, int) or redraw_interval < 0:
-            raise ValueError(f"redraw_interval={redraw_interval!r} must be a number of forwards, or 0 for never.")
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed={seed!r} must be a non-negative integer.")
         if num_features is None:
             num_features = max(1, int(self.head_dim * math.log(self.head_dim)))
         check_positive("num_features", num_features)
         self.num_features, self.features, self.epsilon, self.norms = num_features, features, float(epsilon), norms
-        self.redraw_interval, self.seed = redraw_interval, seed
-        self.register_buffer("projection", torch.empty(num_features, self.head_dim, dtype=torch.float32))
-        self.register_buffer("forwards", torch.zeros((), dtype=torch.long))
-        self.counter = Counter()
+        self.add_projection(num_features, self.head_dim)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        self.forwards.zero_()
-        self.redraw(0)
-
-    def redraw(self, index: int) -> None:
-        """Ω number `index`: the same on every rank and after every resume."""
-        if self.projection.is_meta:
-            return
-        generator = torch.Generator().manual_seed(
-            random.Random(f"{self.seed}/{self.layer_idx}/{index}").getrandbits(63)
-        )
-        drawn = orthogonal_features(self.num_features, self.head_dim, self.norms, generator)
-        # A new tensor: a backward pass still to come holds on to the old one.
-        self.projection = drawn.to(self.projection.device)
+    def draw(self, generator):
+        return orthogonal_features(self.num_features, self.head_dim, self.norms, generator)
 
     @property
     def feature_map(self) -> FeatureMap:
@@ -103,24 +78,6 @@ class Performer(KernelAttention):
     @feature_map.setter
     def feature_map(self, _) -> None:
         """The map follows the projection buffer, wherever that is moved."""
-
-    def _apply(self, fn, recurse=True):
-        exact = self.projection
-        super()._apply(fn, recurse)
-        if not exact.is_meta:  # Ω stays float32 whatever the model is cast to
-            self.projection = exact.to(self.projection.device)
-        return self
-
-    def before_forward(self):
-        # Not while a checkpointed region is recomputed: it must see the Ω of its first run.
-        if self.training and self.redraw_interval and torch._C._current_graph_task_id() == -1:
-            self.count_forward()
-
-    @torch.compiler.disable
-    def count_forward(self) -> None:
-        redraws, over = divmod(self.counter.add(self.forwards), self.redraw_interval)
-        if not over:
-            self.redraw(redraws)
 
     def literal_features(self, q, k, key_mask, position_ids):
         if self.features == "relu":

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Attention, check_choice, check_positive
-from .masking import masked_softmax, zero_masked
+from .masking import masked_softmax, take_tokens, zero_masked
 from .registry import register_attention
 
 
@@ -87,13 +87,13 @@ class Window(Attention):
         filled, token = (token >= 0).view(-1, windows, 1, 1, cells), token.clamp_min(0)
         part = part.gather(1, token).view_as(filled)
 
-        q, k, v = (_take(zero_masked(x, key_mask), token).unflatten(2, (windows, cells)) for x in (q, k, v))
+        q, k, v = (take_tokens(zero_masked(x, key_mask), token).unflatten(2, (windows, cells)) for x in (q, k, v))
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, n, H, m, D)
         y, x = _coordinates(size, q.device)
         logits = self._scores(q, k) + self._bias(y[:, None] - y, x[:, None] - x)  # (B, n, H, m, m)
         weights = masked_softmax(logits, filled & (part == part.mT)).to(v.dtype)
         output = F.dropout(weights, self.dropout, self.training) @ v
-        return zero_masked(_take(output.transpose(1, 2).flatten(2, 3), slot), key_mask)
+        return zero_masked(take_tokens(output.transpose(1, 2).flatten(2, 3), slot), key_mask)
 
     def weights(self, q, k, key_mask=None, position_ids=None, grid=None, rows=None):
         length = q.shape[2]
@@ -139,11 +139,3 @@ def _coordinates(grid, device) -> tuple[Tensor, Tensor]:
     """y and x (N,) of the cells of a grid"""
     cell = torch.arange(grid[0] * grid[1], device=device)
     return cell // grid[1], cell % grid[1]
-
-
-def _take(x: Tensor, index: Tensor) -> Tensor:
-    """x (B, H, N, D), index (B, S) or (1, S) into N -> (B, H, S, D), all heads of a token at a time."""
-    batch, heads, length, width = x.shape
-    index = index + length * torch.arange(batch, device=x.device)[:, None]  # (B, S)
-    x = x.transpose(1, 2).reshape(-1, heads * width).index_select(0, index.flatten())
-    return x.view(batch, -1, heads, width).transpose(1, 2)

@@ -18,6 +18,10 @@ OPTIONS = {
     ],
     "linear_elu": [{"chunk_size": 3}, {"head_dim": 5}],
     "performer": [{"features": "relu"}, {"epsilon": 0.0}, {"norms": "sqrt", "num_features": 11, "chunk_size": 7}],
+    "rfa": [{"gate": True, "num_features": 5}, {"num_features": 5, "chunk_size": 7}],
+    "skyformer": [{"num_landmarks": 14, "landmarks": "random"}, {"num_landmarks": 14, "inverse": "newton"}],
+    "yoso": [{"num_hashes": 0}, {"num_hashes": 3, "hash_bits": 2}],
+    "ecoformer": [{"num_bits": 5, "num_anchors": 7, "chunk_size": 5}],
     "cosformer": [{"max_length": 1000}],
     "linformer": [{"share_kv": True, "num_projections": 7}],
     "separable": [{"num_latent_tokens": 4}],
@@ -31,8 +35,17 @@ OPTIONS = {
         {"linear": True},
     ],
     "local": [{"window": 5}],
+    "longformer": [
+        {"window": 5, "num_global": 3},
+        {"window": 3, "dilation": 2, "num_global": 0},
+        {"window": 3, "dilation": 3, "num_global": 2},
+        {"window": 5, "num_global": 2, "separate_global": True},
+    ],
+    "differential": [{"bits": None}, {"bits": 3}],
+    "dct": [{"num_coefficients": 7}],
     "axial": [{"axes": "rows"}, {"axes": "columns"}],
     "window": [{"window": 3, "shift": True}, {"window": 3, "shift": True, "version": 2}],
+    "bigbird": [{"block_size": 2, "num_random_blocks": 1}, {"block_size": 3, "num_random_blocks": 0}],
     "lsh": [{"num_buckets": 4, "chunk_size": 4, "num_rounds": 1}],
     "nystrom": [{"num_landmarks": 7}, {"num_landmarks": 7, "conv_kernel": 5}],
     "mixer": [{"token_dim": 9}],
@@ -42,14 +55,15 @@ OPTIONS = {
 def every_case():
     for name in list_attentions():
         for options in [{}, *OPTIONS.get(name, [])]:
-            for causal in (False, True) if can_be_causal(name, options) else (False,):
-                yield name, options, causal
+            for causal in (False, True):
+                if can_be_causal(name, options) if causal else not options.get("gate"):
+                    yield name, options, causal
 
 
 def can_be_causal(name, options):
     if not get_attention(name).supports_causal:
         return False
-    return "key_iterations" not in options and options.get("key_softmax") != "sequence"
+    return not ({"key_iterations", "separate_global"} & set(options)) and options.get("key_softmax") != "sequence"
 
 
 def case_id(case):

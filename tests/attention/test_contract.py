@@ -236,6 +236,8 @@ def test_rows_of_a_batch_do_not_meet(case):
 @every_case
 def test_gradcheck(case):
     attention, x = make(case), tokens(1, 6).requires_grad_()
+    if "derivatives" in attention.exempt_from:
+        pytest.skip("a stand-in for what jumps")
     grid, sets_options = where(attention, 6), bool(case[1])  # then one random direction, instead of all
     assert torch.autograd.gradcheck(
         lambda x: attention(x, **grid).hidden_states, (x,), atol=1e-5, rtol=1e-3, fast_mode=sets_options
@@ -261,7 +263,7 @@ def test_autocast_keeps_float32_sums(case):
     with torch.autocast("cpu", torch.bfloat16):
         low = attention(x, **grid).hidden_states
     assert torch.isfinite(low).all()
-    if case[0] == "lsh":
+    if case[0] == "lsh" or "derivatives" in attention.exempt_from:
         return  # a rounded token may fall into another bucket
     exact = attention(x, **grid).hidden_states
     assert (low.float() - exact).norm() < 0.1 * exact.norm()

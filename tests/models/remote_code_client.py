@@ -120,6 +120,9 @@ def training(repo: str, auto: str, folder: str) -> dict:
     def gradients():
         model.zero_grad()
         torch.manual_seed(0)
+        for name, counter in model.named_buffers():
+            if name.endswith("selector.step"):
+                counter.zero_()  # so that the same patches are kept
         model(**batch).loss.backward()
         return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 

@@ -89,7 +89,7 @@ def reconstruction_loss(attention: Attention, q: Tensor, before: tuple, after: t
 
 def look_at(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """What every query (B, H, N, D) sees in all keys and values (B, H, n, D), whatever their order: (B, H, N, D)"""
-    if attention.name in ("softmax", "local", "lsh"):  # without an order there is no window, nor the buckets of a hash
+    if attention.name in ("softmax", "local", "longformer", "lsh"):  # without an order: no window, no buckets
         return F.scaled_dot_product_attention(q, F.normalize(k, dim=-1) if attention.name == "lsh" else k, v)
     state = attention.initial_state(q.shape[0], q.device, torch.promote_types(q.dtype, torch.float32))
     state = attention.absorb(k, v, state)

@@ -37,8 +37,10 @@ SHAPES = {
     "mean": {"compression": "mean"},
     "max": {"compression": "max"},
 }
+# A hash that learns is another one after a training step.
+OF_ITS_OWN = {"xcit": NO_MEMORY, "ecoformer": {"attention_options": {"hash_interval": 0}}}
 MECHANISMS = {
-    name: {"attention": name, **({} if name != "xcit" else NO_MEMORY)}
+    name: {"attention": name, **OF_ITS_OWN.get(name, {})}
     for name in list_attentions()
     if CompressivePerformerConfig().misfit(name) is None or name == "xcit"
 } | {
