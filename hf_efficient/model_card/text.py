@@ -9,6 +9,7 @@ from .trained_model import TrainedModel, metric_of
 ABOUT = {
     "hugginggreen_vit": 'A Vision Transformer trained on the patches worth it (Limone & Iannotti, "HuggingGreen").',
     "kerformer_vit": "A Vision Transformer for linear attention (Kerformer, Gan et al. 2023).",
+    "kerformer_text": "An encoder of texts with linear attention (Kerformer, Gan et al. 2023).",
     "mobilevit_v2": "Convolutions and separable self-attention (MobileViTv2, Mehta & Rastegari 2022).",
     "compressive_performer": "A causal language model that reads in segments and remembers earlier ones, the oldest "
     "compressed (Compressive Performer, Ragupathi et al. 2021).",

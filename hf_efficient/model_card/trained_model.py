@@ -24,6 +24,8 @@ TASKS = {
     "ForObjectDetection": Task("object-detection", CLASSIFY),
     "ForSemanticSegmentation": Task("image-segmentation", CLASSIFY),
     "ForMaskedImageModeling": Task("image-feature-extraction", 'model("photo.png", pool=True)'),
+    "ForSequenceClassification": Task("text-classification", 'model("A film to see.")'),
+    "ForMaskedLM": Task("fill-mask", 'model("A <mask> to see.")'),
     "ForCausalLM": Task("text-generation", 'model("The import statement", max_new_tokens=100, do_sample=True)'),
     "LMHeadModel": Task("text-generation", 'model("The import statement", max_new_tokens=100, do_sample=True)'),
     "Model": Task("image-feature-extraction", 'model("photo.png", pool=True)'),

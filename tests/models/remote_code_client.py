@@ -48,21 +48,25 @@ def code(repo) -> dict[str, str]:
 def head(repo: str, auto: str, folder: str) -> dict:
     """Equal outputs, but for rounding; saved from here and loaded again, also as the family's base model."""
     batch, expected = load_file(f"{folder}/inputs.safetensors"), load_file(f"{folder}/expected.safetensors")["output"]
-    model, again = load(auto, repo).eval(), f"{folder}/again/repo"
+    model, again, inner_repo = (
+        load(auto, repo).eval(),
+        *(f"{folder}/{x}/{Path(repo).name}" for x in ("again", "inner")),
+    )
     model.save_pretrained(again)
     reloaded = load(auto, again).eval()
     with torch.no_grad():
         outputs = [main_output(m(**batch)) for m in (model, reloaded)]
     base = load("AutoModel", again)
+    same_map = AutoConfig.from_pretrained(again, **TRUST).auto_map == model.config.auto_map  # which `inner` shares
     inner = getattr(model, model.base_model_prefix, model)
-    inner.save_pretrained(f"{folder}/inner/repo")
+    inner.save_pretrained(inner_repo)
     return {
         "module": type(model).__module__,
         "difference": max((output - expected).abs().max().item() for output in outputs),
-        "same code": code(repo) == code(again) == code(f"{folder}/inner/repo"),
-        "same map": AutoConfig.from_pretrained(again, **TRUST).auto_map == model.config.auto_map,
+        "same code": code(repo) == code(again) == code(inner_repo),
+        "same map": same_map,
         "base": type(base).__name__,
-        "inner": type(load("AutoModel", f"{folder}/inner/repo")).__name__,
+        "inner": type(load("AutoModel", inner_repo)).__name__,
         "default": type(model.config)().attention,
     }
 
