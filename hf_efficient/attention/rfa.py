@@ -55,10 +55,9 @@ class Rfa(RandomFeatures):
         check_choice("gate", gate, (False, True))
         if gate and not self.causal:
             raise ValueError("gate=True forgets earlier tokens: it needs causal=True.")
-        half = self.head_dim if num_features is None else num_features
-        check_positive("num_features", half)
-        self.num_features, self.gate = 2 * half, gate
-        self.add_projection(num_heads, half, self.head_dim)
+        self.num_features, self.gate = self.head_dim if num_features is None else num_features, gate
+        check_positive("num_features", self.num_features)
+        self.add_projection(num_heads, self.num_features, self.head_dim)
         self.sigma = nn.Parameter(torch.empty(num_heads, self.head_dim))
         if gate:
             self.gate_weight = nn.Parameter(torch.empty(num_heads, self.head_dim))
@@ -127,7 +126,7 @@ class Rfa(RandomFeatures):
     def initial_state(self, batch_size, device=None, dtype=torch.float32):
         shape = (batch_size, self.num_heads)
         return {
-            "S": torch.zeros(*shape, self.num_features, self.head_dim + 1, device=device, dtype=dtype),
+            "S": torch.zeros(*shape, 2 * self.num_features, self.head_dim + 1, device=device, dtype=dtype),
             "n": torch.zeros(shape, device=device, dtype=dtype),
         }
 
