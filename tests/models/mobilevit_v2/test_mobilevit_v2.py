@@ -246,7 +246,7 @@ def test_hooks_on_the_projections_fire():
 
 @pytest.mark.parametrize("attention", [name for name in list_attentions() if name != "separable"])
 def test_other_mechanisms(attention):
-    model = MobileViTv2ForImageClassification(tiny(attention=attention, num_attention_heads=2))
+    model = MobileViTv2ForImageClassification(tiny(attention=attention, num_attention_heads=2)).eval()
     layers = [layer for stage in model.mobilevitv2.encoder.layer[2:] for layer in stage.transformer.layer]
     assert {layer.attention.name for layer in layers} == {attention}
     assert [layer.attention.layer_idx for layer in layers] == [0, 1, 2, 3]
@@ -256,7 +256,7 @@ def test_other_mechanisms(attention):
         for p in range(4):
             alone = layers[0].attention(tokens[b, p][None], grid=(4, 4)).hidden_states[0]
             torch.testing.assert_close(together[b, p], alone, atol=1e-5, rtol=1e-4)
-    model(torch.randn(2, 3, 64, 64), labels=torch.tensor([0, 4])).loss.backward()
+    model.train()(torch.randn(2, 3, 64, 64), labels=torch.tensor([0, 4])).loss.backward()
     idle = [name for name, p in model.named_parameters() if p.grad is None]
     assert not idle, idle
     model.eval()
