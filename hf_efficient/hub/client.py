@@ -91,7 +91,7 @@ class Call:
     def expired(self) -> HubError:
         problem = self.problem or next((f"no answer from {one}, or not all of it" for one in self.asked.values()), "")
         reason = f"; the last problem: {str(problem).rstrip('.')}" if problem else ""
-        message = f"{self.what}: not done within {self.timeout:g} s (--timeout allows for more){reason}."
+        message = f"{self.what}: not done within {self.timeout:.3g} s (--timeout allows for more){reason}."
         return HubError(message, True, self.token)
 
     def _run(self, work: Callable[["Call"], T], outcome: list) -> None:

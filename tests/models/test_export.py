@@ -16,6 +16,7 @@ GRID = list_attentions(needs_grid=True)
 FIELDS = {"mobilevit_v2": {"ssd_suppression": False}}
 ONE_LAYER = {"num_hidden_layers": 1}  # exporters take their time for every layer
 TASKS = [head for head in HEADS if head[1] != "AutoModel"]  # a head holds its family's encoder
+FIRST_TASKS = list({head[0]: head for head in reversed(TASKS)}.values())  # one of each family
 pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters below us warn about themselves
 
 
@@ -63,7 +64,7 @@ def test_onnx_runtime_agrees(head, tmp_path):
             np.testing.assert_allclose(value, expected[name].detach().numpy(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("attention", ["softmax", "performer", "linformer", "gaussian_mixture"])
+@pytest.mark.parametrize("attention", ["performer", "gaussian_mixture"])
 def test_onnx_of_other_mechanisms(attention, tmp_path):
     model = stirred("kerformer_vit", "AutoModelForImageClassification", attention=attention, **ONE_LAYER)
     session = to_onnx(model, tmp_path / "model.onnx")
@@ -79,7 +80,7 @@ def test_the_command_knows_every_head(head, tmp_path):
     assert type(onnx_export.load(str(tmp_path), trust_remote_code=False)) is type(model)
 
 
-@pytest.mark.parametrize("head", TASKS, ids=head_id)
+@pytest.mark.parametrize("head", FIRST_TASKS, ids=head_id)
 def test_compiled_is_equal(head):
     model = stirred(*head)
     batch = inputs(model)
@@ -124,7 +125,7 @@ def test_a_segment_of_the_language_model_exports(attention):
         torch.testing.assert_close(found, logits, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("attention", ["kerformer", "performer", "softmax", "linear_elu"])
+@pytest.mark.parametrize("attention", ["kerformer", "performer"])
 def test_compiled_training_has_equal_gradients(attention):
     model = stirred("kerformer_vit", "AutoModelForImageClassification", attention=attention, **ONE_LAYER)
     batch = inputs(model, labels=True)
