@@ -6,7 +6,7 @@ from .errors import CommandError
 
 # The modules of each extra in pyproject.toml that a command may ask for.
 EXTRAS = {
-    "train": ("datasets", "accelerate", "sklearn", "scipy", "matplotlib"),
+    "train": ("datasets", "accelerate", "psutil", "sklearn", "scipy", "matplotlib"),
     "energy": ("codecarbon",),
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "serve": ("fastapi", "uvicorn", "openai"),
