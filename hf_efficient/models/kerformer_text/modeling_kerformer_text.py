@@ -86,6 +86,11 @@ class KerformerTextModel(KerformerTextPreTrainedModel):
         if config.position_embedding == "rotary":
             rotary = RotaryPositions(config.num_positions, self.layers[0].attention.head_dim, config.rope_theta)
             for layer in self.layers:
+                if layer.attention.key_dim != layer.attention.head_dim:
+                    raise ValueError(
+                        f"position_embedding='rotary' turns one key per head, and with these attention_options "
+                        f"'{config.attention}' has several: set position_embedding='learned'."
+                    )
                 layer.attention.rotary = rotary
         self.layernorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.post_init()

@@ -81,6 +81,19 @@ def test_which_mechanisms_fit():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(
+    ("attention", "options"),
+    [
+        ("gaussian_mixture", {"keys": "multi", "num_keys": 2}),
+        ("longformer", {"num_global": 1, "separate_global": True}),
+    ],
+)
+def test_several_keys_per_head_have_no_rotary_positions(attention, options):
+    config = tiny_config(attention=attention, attention_options=options, position_embedding="rotary")
+    with pytest.raises(ValueError, match=f"turns one key per head, and with these .* '{attention}' has several"):
+        KerformerTextModel(config)
+
+
 def test_rotary_positions_are_relative_and_learned_ones_are_not():
     """Softmax sees distances only: a text further on is the same text."""
     for kind in ("rotary", "learned"):
