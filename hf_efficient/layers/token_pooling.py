@@ -65,14 +65,17 @@ class TokenPooling(nn.Module):
         real = torch.ones_like(w, dtype=torch.bool) if key_mask is None else key_mask[:, self.num_prefix_tokens :]
         x, w = x.to(w.dtype).masked_fill(~real.unsqueeze(-1), 0), w.masked_fill(~real, 0)
         with without_autocast(x):
+            # What all tokens have in common would drown their differences in rounding.
+            shift = x.sum(1, keepdim=True) / real.sum(1).clamp_min(1)[:, None, None]
+            x = (x - shift).masked_fill(~real.unsqueeze(-1), 0)
             seeds = select_seeds(x, w, real, self.count(x.shape[1]))  # (B, K)
-            seeded = real.gather(1, seeds)
+            seeded = None if key_mask is None else real.gather(1, seeds)
             with torch.no_grad():
                 centres = gather_tokens(x, seeds)
                 for _ in range(self.iterations - 1):
                     centres = self.move(centres, x, w, real, assign(x, centres, seeded))
                 assignments = assign(x, centres, seeded)
-            centres = self.move(centres, x, w, real, assignments)
+            centres = self.move(centres, x, w, real, assignments) + shift
         mask = None if key_mask is None else torch.cat([key_mask[:, : self.num_prefix_tokens], seeded], 1)
         pooled = torch.cat([prefix, centres.to(prefix.dtype)], 1)
         return PooledTokens(pooled, assignments.masked_fill(~real, -1), seeds, mask)
@@ -103,13 +106,14 @@ class TokenPooling(nn.Module):
 
     def move(self, centres: Tensor, x: Tensor, w: Tensor, real: Tensor, assignments: Tensor) -> Tensor:
         """Where the centres (B, K, d) of these clusters belong; that of an empty cluster stays."""
-        places = assignments.unsqueeze(-1)  # (B, N, 1)
-        total = torch.zeros_like(centres[..., :1]).scatter_add(1, places, w.unsqueeze(-1))
-        sums = torch.zeros_like(centres).scatter_add(1, places.expand_as(x), w.unsqueeze(-1) * x)
-        means = torch.where(total > 0, sums / total.masked_fill(total == 0, 1), centres)
+        batch, count, dim = centres.shape
+        places = (assignments + count * torch.arange(batch, device=x.device).unsqueeze(1)).flatten()  # (B·N,)
+        total = x.new_zeros(batch * count).index_add(0, places, w.flatten()).view(batch, count, 1)
+        sums = x.new_zeros(batch * count, dim).index_add(0, places, (w.unsqueeze(-1) * x).flatten(0, 1))
+        means = torch.where(total > 0, sums.view_as(centres) / total.masked_fill(total == 0, 1), centres)
         if self.method == "kmeans":
             return means
-        members = places.mT == torch.arange(centres.shape[1], device=x.device).unsqueeze(-1)
+        members = assignments.unsqueeze(1) == torch.arange(centres.shape[1], device=x.device).unsqueeze(-1)
         members = members & real.unsqueeze(1)  # (B, K, N)
         medoids = closeness(means, x).masked_fill(~members, -torch.inf).argmax(-1)  # (B, K)
         return torch.where(members.any(-1, keepdim=True), gather_tokens(x, medoids), centres)
@@ -126,9 +130,8 @@ def has_significance(attention: nn.Module) -> bool:
 
 @torch.no_grad()
 def select_seeds(x: Tensor, w: Tensor, real: Tensor, K: int) -> Tensor:
-    """The K most significant tokens, (B, K) ascending."""
-    mean = x.sum(1, keepdim=True) / real.sum(1).clamp_min(1)[:, None, None]
-    distance = (x - mean).square().sum(-1).masked_fill(~real, -1)  # padding comes last and moves no rank
+    """The K most significant of tokens around 0, (B, K) ascending."""
+    distance = x.square().sum(-1).masked_fill(~real, -1)  # padding comes last and moves no rank
     ranking = distance.argsort(dim=1, descending=True)
     golden = torch.arange(x.shape[1], device=x.device) * 2654435769 % 2**32  # multiples of 0.618…, modulo 1
     ranking = ranking[:, golden.argsort()]  # any first K of these are spread evenly
@@ -136,16 +139,16 @@ def select_seeds(x: Tensor, w: Tensor, real: Tensor, K: int) -> Tensor:
     return ranking.gather(1, top_indices(significance, K)).sort(1).values
 
 
-def assign(x: Tensor, centres: Tensor, seeded: Tensor) -> Tensor:
-    """x (B, N, d), centres (B, K, d) -> the nearest of those that are `seeded`, (B, N)"""
-    return closeness(x, centres).masked_fill(~seeded.unsqueeze(1), -torch.inf).argmax(-1)
+def assign(x: Tensor, centres: Tensor, seeded: Tensor | None) -> Tensor:
+    """x (B, N, d), centres (B, K, d) -> the nearest of those that are `seeded`, by default of all, (B, N)"""
+    close = closeness(x, centres)
+    close = close if seeded is None else close.masked_fill(~seeded.unsqueeze(1), -torch.inf)
+    return close.max(-1).indices
 
 
 def closeness(x: Tensor, y: Tensor) -> Tensor:
     """(B, N, d), (B, M, d) -> (B, N, M): largest where ‖x − y‖ is smallest; ‖x‖², the same for all y, is left out"""
-    shift = y.mean(1, keepdim=True)  # what all tokens have in common would drown their differences in rounding
-    x, y = x - shift, y - shift
-    return x @ y.mT - y.square().sum(-1).unsqueeze(1) / 2
+    return torch.baddbmm(y.square().sum(-1).unsqueeze(1), x, y.mT, beta=-0.5)
 
 
 def gather_tokens(x: Tensor, index: Tensor) -> Tensor:
