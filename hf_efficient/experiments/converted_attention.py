@@ -26,6 +26,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     Trainer,
     TrainingArguments,
+    set_seed,
 )
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
@@ -64,6 +65,7 @@ def compare_conversions(
         model = model or find_minilm()
         tokenizer = AutoTokenizer.from_pretrained(model)
         splits = load_sst2(tokenizer, num_examples, max_length, seed)
+        set_seed(seed)  # of the classifier's first weights
         pretrained = AutoModelForSequenceClassification.from_pretrained(model, num_labels=2)
     output_dir.mkdir(parents=True, exist_ok=True)
     runs = [("softmax", 0), *((name, steps) for name in attentions for steps in (0, distil_steps))]

@@ -46,7 +46,7 @@ def test_every_layer_comes_closer(kind, name):
     report = distil(student, teacher, batches(kind), STEPS)
     assert report.steps == STEPS and len(report.layers) == 2
     for layer in report.layers:
-        assert layer.after < 0.95 * layer.before
+        assert layer.after < 0.97 * layer.before
         assert layer.layer in str(report)
     assert not changed(kept, teacher)
     moved = changed(taught, student)
