@@ -1,5 +1,5 @@
-"""The stages of MobileViTv2: inverted residuals, and MobileViTv2 blocks (Mehta & Rastegari 2022, Figure 6), or those of
-its first version.
+"""The stages of MobileViTv2: inverted residuals, and MobileViTv2 blocks (Mehta & Rastegari 2022, Figure 6), or those
+of its first version.
 
 Names of weights are those of transformers' MobileViTV2.
 """

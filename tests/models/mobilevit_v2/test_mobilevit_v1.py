@@ -113,7 +113,7 @@ def test_gradients_equal_transformers(tmp_path):
     for model in (native, ours):
         model.train()(**batch).loss.backward()
     for (name, p), q in zip(native.named_parameters(), sorted_like(native, ours), strict=True):
-        torch.testing.assert_close(q.grad, p.grad, atol=2e-3 * p.grad.abs().max().item() + 1e-6, rtol=1e-3, msg=name)
+        torch.testing.assert_close(q.grad, p.grad, atol=2e-3 * p.grad.abs().max().item() + 1e-5, rtol=1e-3, msg=name)
 
 
 def sorted_like(native, ours):
