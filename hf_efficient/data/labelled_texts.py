@@ -156,10 +156,10 @@ def read_texts(
     where = f"{options.name}, split {split!r},"
     named = options.text_column, options.label_column, options.text_pair_column
     columns = pick_columns(table.features, where, *named)
-    values = classes_as_words(table, columns.label, where)
+    values, names = read_labels(table, columns.label, where)
     if class_names is not None and not any(value is not None for value in values):
         return None
-    known = class_names or sort_names(values)
+    known = class_names or names
     numbers = {name: number for number, name in enumerate(known)}
     unknown = next((value for value in values if value is not None and value not in numbers), None)
     if unknown is not None:
@@ -178,7 +178,9 @@ def read_texts(
         option = next(f"{key}_column" for key, name in columns._asdict().items() if name == column)
         option = option.replace("pair", "text_pair")
         more = f", and so do {len(faults) - 1:,} more: mend them, or" if len(faults) > 1 else ": mend it, or"
-        raise ValueError(f"{option}={column!r}: {where} row {first}, holds {fault}{more} set skip_corrupt to leave out.")
+        raise ValueError(
+            f"{option}={column!r}: {where} row {first}, holds {fault}{more} set skip_corrupt to leave out."
+        )
     kept = [i for i in range(len(values)) if i not in faults]
     if not kept:
         raise ValueError(f"{where} has no texts.")
@@ -200,31 +202,28 @@ def empty_texts(table, column: str) -> list[int]:
     return pc.indices_nonzero(missing).to_pylist()
 
 
-def classes_as_words(table, column: str, where: str) -> list[str | None]:
-    """The labels as names of classes; None where there is none."""
+def read_labels(table, column: str, where: str) -> tuple[list[str | None], list[str]]:
+    """The labels as names of classes, None where there is none, and all classes in order."""
     from datasets import ClassLabel
 
     feature, values = table.features[column], table[column][:]
     if isinstance(feature, ClassLabel):
-        return [None if value is None or value == UNLABELLED else feature.names[value] for value in values]
-    return [class_as_word(value, f"label_column={column!r}: {where} row {i},") for i, value in enumerate(values)]
+        words = [None if value is None or value == UNLABELLED else feature.names[value] for value in values]
+        return words, feature.names
+    words = [as_word(value, f"label_column={column!r}: {where} row {i},") for i, value in enumerate(values)]
+    names = {word for word in words if word is not None}
+    are_numbers = all(name.lstrip("-").isdecimal() for name in names)
+    return words, sorted(names, key=int) if are_numbers else sorted(names)
 
 
-def class_as_word(value, where: str) -> str | None:
+def as_word(value, where: str) -> str | None:
     if value is None or value == UNLABELLED or (isinstance(value, str) and not value.strip()):
         return None
-    if isinstance(value, float) and value == int(value):
+    if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, str | int):
         raise ValueError(f"{where} holds {value!r}: labels must be words or whole numbers, one for each text.")
     return str(value).strip()
-
-
-def sort_names(values: list[str | None]) -> list[str]:
-    """By number if all are numbers, else by letter."""
-    names = {value for value in values if value is not None}
-    numeric = all(name.lstrip("-").isdecimal() for name in names)
-    return sorted(names, key=int) if numeric else sorted(names)
 
 
 def default_level(name: str) -> str:

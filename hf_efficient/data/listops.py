@@ -17,10 +17,6 @@ OPERATORS = {
     "MED": lambda values: int(median(values)),
     "SM": lambda values: sum(values) % 10,
 }
-SYMBOLS = [*map(str, range(10)), *(f"[{name}" for name in OPERATORS), "]"]
-CLASS_NAMES = [str(value) for value in range(10)]
-SIZES = {"train": 96_000, "validation": 2_000, "test": 2_000}
-LEVEL = "symbol"
 OPERATOR_SHARE = 0.25
 
 
@@ -32,6 +28,10 @@ class ListOps:
         most_arguments: of an operator.
         seed: of all samples.
     """
+
+    class_names = [str(value) for value in range(10)]
+    sizes = {"train": 96_000, "validation": 2_000, "test": 2_000}
+    level = "symbol"  # of the tokens
 
     def __init__(
         self, shortest: int = 500, longest: int = 2000, depth: int = 10, most_arguments: int = 10, seed: int = 0

@@ -11,11 +11,11 @@ import pyarrow as pa
 from filelock import FileLock
 from tqdm import tqdm
 
-from . import listops, pathfinder
 from .folders import CACHE_FOLDER, cache_folder
+from .listops import ListOps
+from .pathfinder import Pathfinder
 
-MODULES = {"listops": listops, "pathfinder": pathfinder}
-MAKERS = {"listops": listops.ListOps, "pathfinder": pathfinder.Pathfinder}
+MAKERS = {"listops": ListOps, "pathfinder": Pathfinder}
 VERSION = 1  # of what the makers make
 ROWS_AT_A_TIME = 1000
 
@@ -37,18 +37,23 @@ def make_splits(name: str, options: dict[str, Any], limits: dict[str, int | None
         maker = MAKERS[name](**options)
     except ValueError as error:
         raise ValueError(f"options.{error}") from error
-    sizes = {split: min(size, limits.get(split) or size) for split, size in MODULES[name].SIZES.items()}
-    return {split: make_once(name, maker, split, size) for split, size in sizes.items()}
+    sizes = {split: min(size, limits.get(split) or size) for split, size in maker.sizes.items()}
+    settings = {key: options.get(key, parameter.default) for key, parameter in known.items()}
+    key = json.dumps([VERSION, settings])
+    return {split: make_once(name, maker, split, size, key) for split, size in sizes.items()}
 
 
-def make_once(name: str, maker, split: str, size: int):
-    """A split, from the cache if it is there."""
+def make_once(name: str, maker, split: str, size: int, key: str):
+    """A split, from the cache if it is there.
+
+    Args:
+        key: what tells it from others of this name and size.
+    """
     from datasets import ClassLabel, Dataset, Features, Value
 
-    features = Features({"text": Value("string"), "label": ClassLabel(names=MODULES[name].CLASS_NAMES)})
-    simple = {key: getattr(maker, key) for key in sorted(vars(maker)) if isinstance(getattr(maker, key), int)}
-    key = hashlib.sha256(json.dumps([VERSION, name, split, size, simple]).encode()).hexdigest()[:32]
-    file = cache_folder() / "made" / f"{name}-{split}-{key}.arrow"
+    features = Features({"text": Value("string"), "label": ClassLabel(names=maker.class_names)})
+    key = hashlib.sha256(key.encode()).hexdigest()[:16]
+    file = cache_folder() / "made" / f"{name}-{split}-{size}-{key}.arrow"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{file}.lock"):
@@ -72,7 +77,9 @@ def _write(file: Path, schema: pa.Schema, maker, split: str, size: int, what: st
         ):
             for start in range(0, size, ROWS_AT_A_TIME):
                 rows = [maker.sample(split, index) for index in range(start, min(size, start + ROWS_AT_A_TIME))]
-                columns = [pa.array(column, field.type) for column, field in zip(zip(*rows), schema, strict=True)]
+                columns = [
+                    pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)
+                ]
                 stream.write_batch(pa.record_batch(columns, schema=schema))
                 bar.update(len(rows))
         os.replace(draft, file)

@@ -15,9 +15,6 @@ from operator import or_
 from random import Random
 from typing import NamedTuple
 
-CLASS_NAMES = ["apart", "joined"]
-SIZES = {"train": 160_000, "validation": 20_000, "test": 20_000}
-LEVEL = "byte"
 BACKGROUND, DASH, MARKER = "0", "8", "f"
 ON, OFF = 2, 1  # pixels of a dash, and between two
 GAP = 2  # farthest pixels that belong together: rows or columns apart
@@ -41,6 +38,10 @@ class Pathfinder:
             20 dashes.
         seed: of all pictures.
     """
+
+    class_names = ["apart", "joined"]
+    sizes = {"train": 160_000, "validation": 20_000, "test": 20_000}
+    level = "byte"  # of the tokens
 
     def __init__(self, image_size: int = 32, contour_length: int = 6, distractors: int | None = None, seed: int = 0):
         if not 16 <= image_size <= 512:

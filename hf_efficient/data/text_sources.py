@@ -10,7 +10,9 @@ any other name       a data set on the Hub
 import csv
 import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +28,21 @@ ARENA = re.compile(r"new_aan_pairs\.(train|eval|test)\.tsv")  # no header, no qu
 ARENA_COLUMNS = ["label", "id1", "id2", "text1", "text2"]
 TEXT_COLUMNS = ("text", "sentence", "review", "content", "document", "comment", "tweet", "question")
 LABEL_COLUMNS = ("label", "labels", "class", "category", "sentiment", "target", "label_text", "coarse_label")
+
+
+@contextmanager
+def bars_on_terminals() -> Iterator[None]:
+    """Progress bars of `datasets` only where there is a terminal: in a log file they would be a mess."""
+    from datasets import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    were_shown = not are_progress_bars_disabled()
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    try:
+        yield
+    finally:
+        if were_shown:
+            enable_progress_bars()
 
 
 class Columns(NamedTuple):
@@ -64,8 +81,9 @@ def hub_tables(name: str, repository: str | None, config: str | None) -> dict:
     """From the Hub, or from the cache of `datasets` if there is no network."""
     if repository is None:
         raise ValueError(
-            f"{name} needs the files new_aan_pairs.*.tsv of the Long Range Arena in the folder {name} inside of the one "
-            f"that the variable {DATA_FOLDER} names ({os.environ.get(DATA_FOLDER, 'not set')}): it is not on the Hub."
+            f"{name} is not on the Hub: the folder that the variable {DATA_FOLDER} names "
+            f"({os.environ.get(DATA_FOLDER, 'not set')}) must hold Long Range Arena's files as "
+            f"{name}/new_aan_pairs.*.tsv."
         )
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
@@ -73,13 +91,14 @@ def hub_tables(name: str, repository: str | None, config: str | None) -> dict:
     if repository == name and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise ValueError(f"unknown texts {name!r}: there are {', '.join(NAMES)}, a file, a folder, or the Hub's.")
     try:
-        return dict(load_dataset(repository, config))
+        with bars_on_terminals():
+            return dict(load_dataset(repository, config))
     except (OSError, ValueError, DatasetsError) as error:
         reason = " ".join(str(error).split())
         if repository == name:
             raise ValueError(
-                f"unknown texts {name!r}: there are {', '.join(NAMES)}, the path of a file or folder of CSV, JSON lines "
-                f"or parquet, or a data set on the Hub, where this one can't be read: {reason}"
+                f"unknown texts {name!r}: there are {', '.join(NAMES)}, the path of a file or folder of CSV, JSON "
+                f"lines or parquet, or a data set on the Hub, where this one can't be read: {reason}"
             ) from error
         raise ValueError(
             f"{name} is not in the folder that the variable {DATA_FOLDER} names "
@@ -111,7 +130,8 @@ def file_tables(path: Path) -> dict:
     if arena:
         reading |= {"names": ARENA_COLUMNS, "header": None, "quoting": csv.QUOTE_NONE}
     try:
-        return dict(load_dataset(kind, data_files=groups, **reading))
+        with bars_on_terminals():
+            return dict(load_dataset(kind, data_files=groups, **reading))
     except (OSError, ValueError, DatasetsError) as error:
         reason = " ".join(str(error.__cause__ or error).split())
         raise ValueError(f"{path} can't be read as {kind}: {reason}") from error
@@ -127,11 +147,11 @@ def pick_columns(features, where: str, text: str | None, label: str | None, pair
     words = [name for name in features if getattr(features[name], "dtype", None) in ("string", "large_string")]
     label = label or only("label_column", where, features, LABEL_COLUMNS, [])
     others = [name for name in words if name not in (label, pair)]
-    text = text or only("text_column", where, [name for name in features if name in others], TEXT_COLUMNS, others)
+    text = text or only("text_column", where, others or features, TEXT_COLUMNS, others)
     for option, name in (("text_column", text), ("text_pair_column", pair)):
         if name is not None and name not in words:
             raise ValueError(f"{option}={name!r}: {where} holds {describe(features[name])} there, not texts.")
-    if len({text, label, pair}) < 3 - (pair is None) + (pair is None):
+    if label in (text, pair) or text == pair:
         raise ValueError(f"text_column={text!r}, label_column={label!r} and text_pair_column={pair!r} must differ.")
     return Columns(text, label, pair)
 
@@ -144,8 +164,8 @@ def only(option: str, where: str, columns: Sequence[str], usual: Sequence[str], 
     if found:
         raise ValueError(f"{option} is ambiguous: {where} has {' and '.join(map(repr, found))}. Set {option} to one.")
     raise ValueError(
-        f"{option} is not to be found: {where} has the columns {', '.join(columns) or 'of no text'}, and none is called "
-        f"{', '.join(usual[:4])} or the like. Set {option}."
+        f"{option} is missing: {where} has the columns {', '.join(columns)}, and none is called "
+        f"{', '.join(usual[:4])} or the like. Set {option} to one."
     )
 
 

@@ -38,7 +38,7 @@ from .errors import RunError
 from .history import COSTS
 from .launch import finite, shown
 from .memory_trainer import MemoryTrainer
-from .tasks.image_classification import score
+from .metrics.classification import score
 from .tasks.language_modelling import segment_length, whole
 from .trainer import EfficientTrainer
 
