@@ -46,14 +46,14 @@ def comparison(docs: Path, file: Path) -> str:
     factor, form = (100, ".1f") if percent else (1, ".3f")
     metric = record["metric"].removeprefix("test_").replace("_", " ") + (", %" if percent else "")
     rows = []
-    for arm, found in record["arms"].items():
+    for arm, found in ((arm, found) for arm, found in record["arms"].items() if found["scores"]):
         scores = " ".join(f"{factor * score:{form}}" for score in found["scores"].values())
         pair, joules = difference(record["differences"], first, arm), found["joules"]
         cells = [f"`{arm}`", f"{factor * found['summary']['centre']:{form}}", scores]
         cells += ["" if pair is None else over(pair, factor, form), f"{found['steps']:,}"]
         rows.append([*cells, f"{found['seconds']:.0f}", "?" if joules is None else f"{joules:,.0f}"])
     header = ["run", metric, "each seed", f"over `{first}`", "steps", "s", "J"]
-    note = f"`{record['command']}`. [All figures]({name})."
+    note = "; ".join(f"`{command}`" for command in record["commands"]) + f". [All figures]({name})."
     return f"### {file.stem.replace('_', ' ')}, {record['budget']}\n\n{markdown_table(header, rows)}\n\n{note}"
 
 
