@@ -118,12 +118,12 @@ def load_labelled_texts(options: LabelledTextOptions) -> TextSplits:
     all missing, as those of GLUE's tests are, is left aside.
     """
     other = options.limit if options.evaluation_limit is None else options.evaluation_limit
-    limits = {"train": options.limit and options.limit + (options.validation or 0), "validation": other, "test": other}
+    limits = {"train": options.limit, "validation": other, "test": other}
     tables = find_tables(options.name, options.config, options.options, limits)
     train_name = next((name for name in TRAINING_NAMES if name in tables), None)
     if train_name is None:
         raise ValueError(f"{options.name} has no split 'train', only {', '.join(tables)}.")
-    train = read_texts(tables[train_name], train_name, options)
+    train = read_texts(tables[train_name], train_name, options).limited(options.limit)
     found = {}
     for name in EVALUATION_NAMES:
         if name in tables and (part := read_texts(tables[name], name, options, train.class_names)) is not None:
@@ -142,7 +142,7 @@ def load_labelled_texts(options: LabelledTextOptions) -> TextSplits:
         train, evaluation = train.subset(rest), train.subset(held_out).limited(other)
     elif evaluation is None:
         evaluation, test = test, None
-    return TextSplits(train.limited(options.limit), evaluation, test)
+    return TextSplits(train, evaluation, test)
 
 
 def read_texts(

@@ -6,15 +6,13 @@ import numpy as np
 from torch.utils.data import Sampler
 
 POOL = 50  # batches whose texts are sorted together: the more, the more alike, and the less random, a batch is
-GOLDEN = (5**0.5 - 1) / 2
 
 
 class LengthSampler(Sampler[int]):
     """All indices in an order in which each `batch`, one after the other, are texts of like length.
 
-    Texts are shuffled, sorted by length in pools of 50 batches, and cut into batches. Long and short batches take
-    turns: of any few in a row the lengths are spread like those of all, so that the time of a few steps tells that of
-    all, and no stretch of a training sees only short texts. The order is a function of (seed, epoch) alone.
+    Texts are shuffled, sorted by length in pools of 50 batches, and cut into batches, which are shuffled again. The
+    order is a function of (seed, epoch) alone.
 
     Args:
         lengths: (N,)
@@ -41,7 +39,5 @@ class LengthSampler(Sampler[int]):
         order = np.concatenate([part[np.argsort(-self.lengths[part], kind="stable")] for part in pools])
         whole = len(order) // self.batch * self.batch
         batches = order[:whole].reshape(-1, self.batch)
-        ranks = np.argsort(np.argsort(self.lengths[batches].max(1, initial=0), kind="stable"))
-        turns = np.argsort((ranks + random.random()) * GOLDEN % 1, kind="stable")
-        yield from batches[turns].ravel().tolist()
+        yield from random.permutation(batches).ravel().tolist()
         yield from order[whole:].tolist()

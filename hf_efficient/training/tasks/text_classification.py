@@ -67,8 +67,10 @@ def build_trainer(run: Run) -> EfficientTrainer:
     tokenizer = find_tokenizer(run, options, texts.train)
     model = build_classifier(run, tokenizer, texts)
     with told("dataset", RunError):
-        train, *others = make_batches(model, tokenizer, options, texts)
-    evaluation, test = others
+        parts = texts._asdict()
+        train, evaluation, test = (
+            part and make_batches(model, tokenizer, options, part, name) for name, part in parts.items()
+        )
     return EfficientTrainer(
         model,
         run.training,
@@ -90,8 +92,12 @@ def find_tokenizer(run: Run, options: LabelledTextOptions, train: LabelledTexts)
         first_token = run.model.get("model_type") not in FAMILIES  # by which others classify, and ours need not
         with told("dataset", RunError):
             return classifier_tokenizer(level, texts, options.vocab_size, options.min_count, first_token)
+    return load_tokenizer(source)
+
+
+def load_tokenizer(source: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     with told(f"dataset.tokenizer={source!r}", RunError):
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     if tokenizer.pad_token_id is None:
         raise RunError(f"dataset.tokenizer={source!r} has no padding token: take another, or set dataset.level.")
     return tokenizer
@@ -121,26 +127,24 @@ def reads_pairs_apart(model_type: str | None) -> str | None:
 
 
 def make_batches(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, options: LabelledTextOptions, splits: TextSplits
-) -> list[TextBatches | None]:
-    """Each split as batches that the model can read; texts that are too long are cut, or refused."""
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    options: LabelledTextOptions,
+    texts: LabelledTexts,
+    split: str,
+) -> TextBatches:
+    """A split as batches that the model can read; texts that are too long are cut, or refused."""
     length = tokens_of_a_text(model, options)
     tokenizer.model_max_length = length
     joined = type(model).__name__ != reads_pairs_apart(model.config.model_type)
-    found = []
-    for name, texts in splits._asdict().items():
-        if texts is None:
-            found.append(None)
-            continue
-        batches = TextBatches(texts, tokenizer, length, joined=joined, by_length=name != "train")
-        if batches.cut and (options.long_texts == "refuse" or options.name in MAKERS):
-            why = f"{options.name} can't be cut" if options.name in MAKERS else "long_texts='refuse'"
-            raise ValueError(
-                f"{batches.cut:,} of {len(batches):,} texts ({name}) are longer than {length} tokens, up to "
-                f"{batches.longest:,}, and {why}: set model.max_position_embeddings to {batches.longest} or more."
-            )
-        found.append(batches)
-    return found
+    batches = TextBatches(texts, tokenizer, length, joined=joined, by_length=split != "train")
+    if batches.cut and (options.long_texts == "refuse" or options.name in MAKERS):
+        why = f"{options.name} can't be cut" if options.name in MAKERS else "long_texts='refuse'"
+        raise ValueError(
+            f"{batches.cut:,} of {len(batches):,} texts ({split}) are longer than {length} tokens, up to "
+            f"{batches.longest:,}, and {why}: set model.max_position_embeddings to {batches.longest} or more."
+        )
+    return batches
 
 
 def tokens_of_a_text(model: PreTrainedModel, options: LabelledTextOptions) -> int:
