@@ -145,13 +145,34 @@ def load_labelled_texts(options: LabelledTextOptions) -> TextSplits:
     return TextSplits(train, evaluation, test)
 
 
+def load_evaluation_texts(options: LabelledTextOptions, class_names: list[str], split: str) -> LabelledTexts:
+    """Other data than a model was trained on: the split of that name, another for evaluation, or all there is.
+
+    Args:
+        class_names: those that the model knows.
+    """
+    other = options.limit if options.evaluation_limit is None else options.evaluation_limit
+    limits = dict.fromkeys(("train", "validation", "test"), other)
+    tables = find_tables(options.name, options.config, options.options, limits)
+    name = next((name for name in (split, *EVALUATION_NAMES, *TRAINING_NAMES) if name in tables), None)
+    found = None if name is None else read_texts(tables[name], name, options, class_names, "model knows")
+    if found is None:
+        raise ValueError(f"{options.name} has no split with labels, only {', '.join(tables)}.")
+    return found.limited(other)
+
+
 def read_texts(
-    table, split: str, options: LabelledTextOptions, class_names: list[str] | None = None
+    table,
+    split: str,
+    options: LabelledTextOptions,
+    class_names: list[str] | None = None,
+    known_by: str = "training split has",
 ) -> LabelledTexts | None:
     """A split, its labels numbered; None if it has none.
 
     Args:
         class_names: those of the training split, which may know more than this one has.
+        known_by: who knows them, in words.
     """
     where = f"{options.name}, split {split!r},"
     named = options.text_column, options.label_column, options.text_pair_column
@@ -164,7 +185,7 @@ def read_texts(
     unknown = next((value for value in values if value is not None and value not in numbers), None)
     if unknown is not None:
         raise ValueError(
-            f"label_column={columns.label!r}: {where} has the label {unknown!r}, and the training split has only "
+            f"label_column={columns.label!r}: {where} has the label {unknown!r}, and the {known_by} only "
             f"{', '.join(map(repr, known[:10]))}{', ...' if len(known) > 10 else ''}."
         )
     if len(known) < 2:

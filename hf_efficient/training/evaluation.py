@@ -29,7 +29,7 @@ import hf_efficient
 from ..data.collators import take_batch
 from ..data.image_batches import ImageBatches
 from ..data.image_sets import ImageSet, load_images
-from ..data.labelled_texts import LabelledTextOptions, LabelledTexts, load_labelled_texts
+from ..data.labelled_texts import LabelledTextOptions, LabelledTexts, load_evaluation_texts, load_labelled_texts
 from ..data.text_streams import TextOptions, load_language_data
 from ..errors import BAD_INPUT, UNLOADABLE, told
 from ..inference import task_of
@@ -112,7 +112,8 @@ def evaluate(
             elif task == "text-classification":
                 options = LabelledTextOptions(**{**options_in(section, LabelledTextOptions), "level": None})
                 tokenizer = load_tokenizer(model, trust_remote_code)
-                trainer = labelled_text_trainer(network, training, options, tokenizer, split)
+                own = options.name == run.get("dataset")
+                trainer = labelled_text_trainer(network, training, options, tokenizer, split, own)
             else:
                 processor = AutoImageProcessor.from_pretrained(model, trust_remote_code=trust_remote_code)
                 images = read_images(section, split, boxes=task == "object-detection")
@@ -234,11 +235,20 @@ def labelled_text_trainer(
     options: LabelledTextOptions,
     tokenizer: PreTrainedTokenizerBase,
     split: str,
+    own: bool,
 ) -> EfficientTrainer:
-    splits = load_labelled_texts(options)
-    if split == "validation" and splits.test is None:
-        raise RunError("there is only one split beside training: evaluate the split test.")
-    texts = splits.evaluation if split == "validation" or splits.test is None else splits.test
+    """
+    Args:
+        own: whether these are the data that the model was trained on.
+    """
+    if not own:
+        classes = [model.config.id2label[i] for i in range(model.config.num_labels)]
+        texts = load_evaluation_texts(options, classes, split)
+    else:
+        splits = load_labelled_texts(options)
+        if split == "validation" and splits.test is None:
+            raise RunError("there is only one split beside training: evaluate the split test.")
+        texts = splits.evaluation if split == "validation" or splits.test is None else splits.test
     batches = make_batches(model, tokenizer, options, with_labels_of(model, texts), split)
     return EfficientTrainer(model, training, data_collator=take_batch, eval_dataset=batches, compute_metrics=score)
 
