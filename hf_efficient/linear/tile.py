@@ -50,15 +50,6 @@ class Sums(NamedTuple):
         return Sums(S, None if self.z is None else self.z * factor, top)
 
 
-class Trail(NamedTuple):
-    """What the forward sweep leaves to the backward sweep."""
-
-    between: list[Sums]  # chunks; without S where nobody will read it
-    scores: list[Tensor]
-    states: list[Tensor | None]  # that each block met
-    features: list[tuple[Features, Features] | Features | None]  # of queries and keys; bidirectional: of keys
-
-
 class Tile:
     """Some rows of the batch: G = B·H groups, worked on chunk by chunk, L rows each (padded to whole blocks)."""
 
@@ -110,12 +101,22 @@ class Tile:
         shape = (a.shape[0], a.shape[1], b.shape[2])
         return torch.bmm(a, b, out=self.like.new_empty(shape) if lasting else self.scratch(name, *shape))
 
-    def values(self, v: Tensor, at: slice) -> Tensor:
-        values = self.load("values", v, at)
+    def values(self, v: Tensor, at: slice, ones: bool = False, lasting: bool = False) -> Tensor:
+        """v[:, :, at] -> (G, L, Dv), or with a column of ones beside it (G, L, Dv + 1)"""
+        shape = self.groups, self.padded(at), self.value_dim + ones
+        values = self.like.new_empty(shape) if lasting else self.scratch("values", *shape)
+        self.heads_apart(values, at)[..., : self.value_dim].copy_(v[:, :, at])
+        self.zero_padding(values, at)
+        if ones:
+            values[..., -1] = 1
         if self.weight is not None:  # masked values may hold anything, NaN too, which weight 0 alone would not stop
             weight = self.weight[..., at].flatten(0, 1).unsqueeze(-1)
             values[:, : at.stop - at.start].masked_fill_(weight == 0, 0)
         return values
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What belongs to the values, (.., Dv), and what belongs to the ones, (.., 1), if they are there"""
+        return (x[..., :-1], x[..., -1:]) if self.plan.normalise else (x, None)
 
     def features(self, name: str, x: Tensor, at: slice) -> Tensor:
         """The map's output (G, L, F) for a chunk; what stands in the padding rows is undefined."""
@@ -198,10 +199,22 @@ class Tile:
         g, h = self.scratch("cotangent", *shape), self.scratch("mass cotangent", *shape[:2], 1)
         self.zero_padding(g, at)
         self.zero_padding(h, at)
-        numerator = torch.div(grad_out[:, :, at], den[:, :, at], out=self.heads_apart(g, at))
-        product = torch.mul(numerator, out[:, :, at], out=self.heads_apart(self.scratch("spare", *shape), at))
-        torch.sum(product, -1, keepdim=True, out=self.heads_apart(h, at)).neg_()
+        self.divide(grad_out, out, den, at, g, h)
         return g, h
+
+    def joint_cotangents(self, grad_out: Tensor, out: Tensor, den: Tensor, at: slice) -> Tensor:
+        """Both beside one another, (G, L, Dv + 1)"""
+        if not self.plan.normalise:
+            return self.load("cotangent", grad_out, at)
+        joint = self.scratch("cotangent", self.groups, self.padded(at), self.value_dim + 1)
+        self.divide(grad_out, out, den, at, *self.split(joint))
+        return joint
+
+    def divide(self, grad_out: Tensor, out: Tensor, den: Tensor, at: slice, g: Tensor, h: Tensor) -> None:
+        numerator = torch.div(grad_out[:, :, at], den[:, :, at], out=self.heads_apart(g, at))
+        product = self.heads_apart(self.scratch("spare", *g.shape), at)
+        torch.mul(numerator, out[:, :, at], out=product)
+        torch.sum(product, -1, keepdim=True, out=self.heads_apart(h, at)).neg_()
 
     def accumulate(
         self, name: str, S: Tensor, updates: Tensor, backwards: bool = False, lasting: bool = False
