@@ -57,7 +57,7 @@ class BidirectionalKernelAttention(torch.autograd.Function):
     def backward(ctx, grad_out, grad_S, _):
         q, k, v, weight, out, den = ctx.saved_tensors
         grad_out = torch.zeros_like(out) if grad_out is None else grad_out
-        dq, dk, dv = (x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2) for x in (q, k, v))
+        dq, dk, dv = map(_like, (q, k, v))
         dS = []
         with without_autocast(v):  # backward() may be called inside one
             for b, trail in zip(ctx.tiles, ctx.trails, strict=True):
@@ -98,17 +98,21 @@ def _backward(tile: Tile, q, k, v, trail: Trail, R: Tensor | None, out, den, gra
     for at, kept in zip(tile.cut(q.shape[2]), trail.queries, strict=True):
         queries = tile.restored("queries", kept, at) if kept else tile.queries(q, at, c)
         g = tile.joint_cotangents(grad_out, out, den, at)
-        grad_q = tile.product("grad queries", g, S.transpose(1, 2))
         R = _plus_product(R, queries.phi.transpose(1, 2), g)
-        tile.pull_back(grad_q, queries, q, dq, at)
+        tile.pull_back_product(g, S.transpose(1, 2), queries, q, dq, at)
     for at, kept in zip(tile.chunks, trail.keys, strict=True):
         if kept:
             keys, values = tile.restored("keys", kept[0], at), kept[1]
         else:
             keys, values = tile.keys(k, at, c, c)[0], tile.values(v, at, ones=tile.plan.normalise)
         dv[:, :, at] = tile.heads_apart(tile.split(tile.product("readout", keys.phi, R))[0], at)
-        tile.pull_back(tile.product("spare", values, R.transpose(1, 2)), keys, k, dk, at)
+        tile.pull_back_product(values, R.transpose(1, 2), keys, k, dk, at)
     return Sums(R, None).relative_to(trail.before, c).S
+
+
+def _like(x: Tensor) -> Tensor:
+    """An empty (B, H, N, D) with heads first in memory as in x, or else laid out as projections are"""
+    return x.new_empty(x.shape) if x.is_contiguous() else x.new_empty(x.transpose(1, 2).shape).transpose(1, 2)
 
 
 def _plus_product(S: Tensor | None, a: Tensor, b: Tensor) -> Tensor:

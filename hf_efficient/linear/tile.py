@@ -120,13 +120,20 @@ class Tile:
 
     def features(self, name: str, x: Tensor, at: slice) -> Tensor:
         """The map's output (G, L, F) for a chunk; what stands in the padding rows is undefined."""
-        x, shape = x[:, :, at], (self.groups, self.padded(at), self.plan.num_features)
-        if self.plan.feature_map.ready_made and self.weight is None and x.is_contiguous() and x.shape[2] == shape[1]:
-            return x.view(shape)  # it will only be read
+        if (there := self.in_place(x, at)) is not None:
+            return there  # it will only be read
+        shape = self.groups, self.padded(at), self.plan.num_features
         out = self.like.new_empty(shape) if self.plan.keep_features else self.scratch(name, *shape)
         spare = self.scratch("spare", *shape)
-        self.plan.feature_map.write(x, self.heads_apart(out, at), self.heads_apart(spare, at))
+        self.plan.feature_map.write(x[:, :, at], self.heads_apart(out, at), self.heads_apart(spare, at))
         return out
+
+    def in_place(self, x: Tensor, at: slice) -> Tensor | None:
+        """x[:, :, at] as (G, L, F) where features are ready-made and stand in this order, else None"""
+        if not self.plan.feature_map.ready_made or self.weight is not None:
+            return None
+        x, shape = x[:, :, at], (self.groups, self.padded(at), self.plan.num_features)
+        return x.view(shape) if x.is_contiguous() and x.shape[2] == shape[1] else None
 
     def keys(
         self, k: Tensor, at: slice, c: Tensor | None, top: Tensor | None = None
@@ -181,6 +188,16 @@ class Tile:
         grad, mapped = self.heads_apart(grad, at), self.heads_apart(features.mapped, at)
         self.plan.feature_map.vjp(x[:, :, at], mapped, grad, target[:, :, at])
 
+    def pull_back_product(
+        self, a: Tensor, b: Tensor, features: Features, x: Tensor, target: Tensor, at: slice
+    ) -> None:
+        """dL/dφ = a b -> dL/dx"""
+        there = self.in_place(target, at)
+        if there is None:
+            self.pull_back(self.product("grad features", a, b), features, x, target, at)
+        else:
+            torch.bmm(a, b, out=there)
+
     def write(self, readout: Tensor, mass: Tensor | None, out: Tensor, den: Tensor, at: slice) -> None:
         """Readout (G, L, Dv) over mass (G, L, 1)."""
         readout = self.heads_apart(readout, at)
@@ -211,9 +228,9 @@ class Tile:
         return joint
 
     def divide(self, grad_out: Tensor, out: Tensor, den: Tensor, at: slice, g: Tensor, h: Tensor) -> None:
+        """Writes the cotangents to g and h."""
         numerator = torch.div(grad_out[:, :, at], den[:, :, at], out=self.heads_apart(g, at))
-        product = self.heads_apart(self.scratch("spare", *g.shape), at)
-        torch.mul(numerator, out[:, :, at], out=product)
+        product = torch.mul(numerator, out[:, :, at], out=self.heads_apart(self.scratch("spare", *g.shape), at))
         torch.sum(product, -1, keepdim=True, out=self.heads_apart(h, at)).neg_()
 
     def accumulate(
