@@ -12,6 +12,7 @@ from hf_efficient.training.arguments import LOWER_IS_BETTER
 CARDS = ROOT / "model_cards"
 ENERGY = "results/energy/report.json"
 RECIPES = "results/recipes"
+CONVERTED = "results/attention/converted_attention.json"
 
 
 def trained_models(cards: Path = CARDS) -> str:
@@ -78,6 +79,27 @@ def energy_comparison(docs: Path = DOCS) -> str:
     header = ["run", "training energy, J", "accuracy of each seed, %", f"energy over {first}", f"points over {first}"]
     note = "Means with 95 % intervals; paired t tests, p with Holm's correction."
     return f"{markdown_table(header, rows)}\n\n{note} [All figures]({ENERGY})."
+
+
+def converted_attention(docs: Path = DOCS) -> str:
+    """A pretrained encoder with other attention, fine-tuned: `scripts/compare_converted_attention.py` wrote it."""
+    record, rows = read(docs, CONVERTED), []
+    for run in record["runs"].values():
+        errors = run.get("errors_distilled") or run.get("errors_converted")
+        distilled = f"{run['distil_steps']} steps, {run['distil_cpu_seconds']:.0f} s" if run["distil_steps"] else "–"
+        cells = [f"`{run['attention']}`", distilled, f"{sum(errors) / len(errors):.2f}" if errors else "–"]
+        rows.append([*cells, f"{100 * run['accuracy']:.1f}", f"{run['finetuning_cpu_seconds']:.0f}"])
+    header = ["attention", "distilled", "error of the layers, mean", "accuracy, %", "fine-tuning, s"]
+    first, cases = next(iter(record["runs"].values())), record["validation_examples"]
+    error = 100 * (first["accuracy"] * (1 - first["accuracy"]) / cases) ** 0.5
+    note = (
+        f"{record['model']}, fine-tuned once on {first['examples']:,} phrases (batch {first['batch_size']}, AdamW "
+        f"{first['learning_rate']:g}, linear decay, at most {first['max_length']} tokens), seed {first['seed']}; "
+        f"accuracy on the {cases} of the validation split, standard error {error:.1f}. Errors are relative, before "
+        f"fine-tuning, on phrases that were not distilled on. CPU seconds of {record['threads']} thread. "
+        f"`{record['command']}`. [All figures]({CONVERTED})."
+    )
+    return f"{markdown_table(header, rows)}\n\n{note}"
 
 
 def difference(pairs: list[dict], first: str, name: str) -> dict | None:
