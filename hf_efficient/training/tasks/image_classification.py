@@ -60,6 +60,8 @@ def build_trainer(run: Run) -> EfficientTrainer:
     )
     augmentation = Augmentation(**run.augmentation)
     looks = {"mean": mean, "std": std, "image_size": model.config.image_size}
+    if not run.training.image_size_schedule:  # which needs pixels
+        looks["features"] = getattr(model, "fixed_features", None)
     return EfficientTrainer(
         model,
         run.training,
