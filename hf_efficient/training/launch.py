@@ -204,6 +204,8 @@ def table(results: dict) -> str:
     }
     if rate := results.get("unknown_rate"):
         rows["test split"] += f"; {rate:.2%} of its tokens unknown"
+    cut = {name: part for name, part in results.get("cut_texts", {}).items() if part["cut"]}
+    rows["cut texts"] = ", ".join(f"{part['cut'] / part['texts']:.1%} of {name}" for name, part in cut.items())
     if plan := results["budget"]:
         spent = f"{plan['joules']:,.0f} J and " if plan["joules"] else ""
         rows["budget"] = f"{plan['budget']}: planned {plan['steps']} steps in {spent}{plan['seconds']:.0f} s"
