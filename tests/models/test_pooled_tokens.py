@@ -148,7 +148,7 @@ def test_positions_are_those_of_the_tokens_that_clusters_began_with():
 
 
 def test_onnx(tmp_path):
-    fields = {"num_hidden_layers": 2, "token_pooling": {"after": [1], "keep": 0.5}}
+    fields = {"num_hidden_layers": 2, "token_pooling": {"after": [1], "keep": 0.5, "iterations": 2}}
     model = stirred("kerformer_vit", CLASSIFIER, attention="softmax", **fields)
     pixels = images(model.config, 5)
     (logits,) = to_onnx(model, tmp_path / "model.onnx").run(None, {"pixel_values": pixels.numpy()})
