@@ -42,6 +42,9 @@ def attention_rollout(attentions: tuple[Tensor, ...]) -> Tensor:
     """
     if not attentions:
         raise ValueError("attentions is empty: call the model with output_attentions=True.")
+    lengths = [attention.shape[-1] for attention in attentions]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"attentions are of {lengths} tokens: a rollout needs the same in all, so no token_pooling.")
     rollout = None
     for attention in attentions:
         mean = attention.float().mean(1)
