@@ -27,6 +27,7 @@ OWN = {
         "base_attn_unit_dims": [64, 64, 64],
         "aspp_out_channels": 16,
     },
+    "imagesig": {"stem_channels": 8, "signature_depth": 3, "pooler_output_size": 12, "two_directions": True},
     "kerformer_text": {"max_position_embeddings": 40, "hidden_dropout_prob": 0.0},
     "compressive_performer": {
         **{"hidden_size": 16, "intermediate_size": 16},

@@ -6,13 +6,12 @@ import pydoc_data.topics
 import pytest
 import torch
 import yaml
-from compressive_performer_cases import CONFIGS
+from compressive_performer_cases import YAMLS
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
 
 from hf_efficient import CompressivePerformerConfig, CompressivePerformerForCausalLM
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "segment_length": 32}
-YAMLS = sorted(file for file in CONFIGS.glob("enwik8_*.yaml") if not file.stem.endswith(("_small", "_hour")))
 
 
 def corpus():
