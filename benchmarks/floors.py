@@ -27,7 +27,8 @@ MOBILEVIT_INFERENCE = {(32, 256): 2.2, (1, 256): 1.3, (32, 64): 1.15, (1, 64): 1
 MOBILEVIT_TRAINING = 1.3
 GREEN_FLOORS = {138: 1.4, 98: 2.0}  # by patches kept of 196
 SCORING_SHARE = 0.03  # of a training step, at most, that scoring patches takes
-KERFORMER_FLOORS = {128: 0.0, 224: 1.0, 320: 1.0, 512: 1.5}  # by pixels; none at 128
+KERFORMER_FLOORS = {128: 1.0, 224: 1.0, 320: 1.0, 512: 1.5}  # by pixels
+SHORT_FLOOR = 1.0  # speed of linear mechanisms in a ViT of 65 tokens, against softmax attention in it
 KERFORMER_AHEAD = 197  # tokens, at most, from which on it is faster than SDPA
 
 # The language model, measured in language_model.py.

@@ -16,6 +16,7 @@ from benchmarks.floors import (
     MOBILEVIT_INFERENCE,
     MOBILEVIT_TRAINING,
     SCORING_SHARE,
+    SHORT_FLOOR,
     Figure,
 )
 from benchmarks.language_model import figures as compressive_performer
@@ -39,7 +40,9 @@ Time of the models against transformers' own, of the vision models at identical 
                    theirs as it is) and a training step
   HuggingGreenViT  softmax attention and 138 or 98 of 196 patches (variance), selection included, against
                    transformers' ViT with SDPA on all patches; what scoring patches costs
-  KerformerViT     against the same ViT of transformers with SDPA, forward and backward, at growing resolution
+  KerformerViT     against the same ViT of transformers with SDPA, forward and backward, at growing resolution; and a
+                   ViT for CIFAR-10 (32 px, 65 tokens, 4 layers of 4 heads of 24, batch 128) with each linear mechanism
+                   against itself with softmax attention
   CompressivePerformer  decoding and prefill against GPT-2 of equal size, training against the peers
 
 Both ViTs have the shape of DeiT-tiny: patch 16, hidden 192, 12 layers, 3 heads. A training step is forward, backward
@@ -50,6 +53,8 @@ that, each contender in a process of its own, its peak memory as the median of a
 Two cores and float32 are what the targets were set for. The exit code is 1 if one is missed.
 """
 TINY = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}
+CIFAR = {"image_size": 32, "patch_size": 4, "hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4}
+LINEAR = ("linear_elu", "efficient", "xcit", "kerformer", "cosformer", "ecoformer", "rfa", "performer")
 Call = Callable[[], object]
 
 
@@ -178,6 +183,18 @@ def kerformer_vit(rounds: int, progress: Progress) -> Iterator[Figure]:
         yield figure
     ahead = crossover(tokens, speedups)
     yield Figure("KerformerViT ahead of SDPA", "from this many tokens on", KERFORMER_AHEAD, ahead, at_most=True)
+    group, pixels = "ViT of 65 tokens, training step", torch.randn(128, 3, 32, 32)
+    progress.say(group)
+    calls = {name: training_step(cifar_vit(name), pixels) for name in ("softmax", *LINEAR)}
+    seconds = interleave(calls, rounds)
+    for name in LINEAR:
+        speedup = ratio(seconds["softmax"], seconds[name])
+        yield Figure.of_ratio(group, f"{name} over softmax, batch 128", SHORT_FLOOR, speedup)
+
+
+def cifar_vit(attention: str) -> KerformerViTForImageClassification:
+    config = KerformerViTConfig(**CIFAR, intermediate_size=192, stem="conv", attention=attention, num_labels=10)
+    return KerformerViTForImageClassification(config)
 
 
 FAMILIES = {
