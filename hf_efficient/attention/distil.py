@@ -60,8 +60,9 @@ def distil(
     Args:
         student: changed in place; a copy of the teacher after `convert_attention`.
         teacher: the model before.
-        data: batches, as a DataLoader or a list: keyword arguments for the model (labels are left out), or its single
-            input. It begins again where it ends. Padding, by `attention_mask`, does not count.
+        data: batches, as a DataLoader or a list: keyword arguments for the model, its single input, or a tuple that
+            begins with it. Labels are left out. It begins again where it ends. Padding, by `attention_mask`, does not
+            count.
         steps: batches to learn from.
         optimizer: makes one of a list of parameters, such as `lambda p: torch.optim.SGD(p, lr=0.1)`; by default AdamW
             without weight decay. Its learning rate rises for 10 steps, and falls linearly to 0.
@@ -212,4 +213,6 @@ def _prepared(batch, device):
     """On the device, without labels."""
     if isinstance(batch, Mapping):
         return {name: _prepared(x, device) for name, x in batch.items() if name not in ("labels", "label")}
+    if isinstance(batch, list | tuple) and batch:
+        return _prepared(batch[0], device)
     return batch.to(device) if isinstance(batch, Tensor) else batch
