@@ -16,7 +16,9 @@ from torch import Tensor
 
 from .folders import DATA_FOLDER
 from .image_cache import decode_once
-from .image_sources import EVALUATION_NAMES, Source, TableSource, find_splits, hub_splits
+from .image_sources import Source, TableSource, find_splits, hub_splits
+from .label_splits import QUARTER, first_of_classes, part_off, quarter
+from .split_names import EVALUATION_NAMES
 
 FOLDERS = {"cifar10": "cifar10", "cifar100": "cifar100", "tiny-imagenet": "tiny_imagenet", "mnist": "mnist"}
 REPOSITORIES = {
@@ -25,7 +27,6 @@ REPOSITORIES = {
     "tiny-imagenet": "zh-plus/tiny-imagenet",
     "mnist": "ylecun/mnist",
 }
-HELD_OUT = 4  # of data without an evaluation split, every 4th image of a class
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class ImageSet:
         """At most so many images, as many of each class as can be, in their order."""
         if limit is None or limit >= len(self):
             return self
-        return self.subset(rank_in_class(self.labels).argsort(stable=True)[:limit].sort().values)
+        return self.subset(first_of_classes(self.labels, limit))
 
 
 class ImageSplits(NamedTuple):
@@ -115,36 +116,15 @@ def load_images(
         return ImageSplits(train, evaluation)
     if validation >= len(train):
         raise ValueError(f"validation={validation} would leave nothing of {len(train)} training images.")
-    return ImageSplits(*part_off(train, validation))
+    return ImageSplits(*map(train.subset, part_off(train.labels, validation)))
 
 
 def hold_out(images: ImageSet) -> ImageSplits:
     """Splits off a quarter of the images, the same share of every class."""
-    order = torch.from_numpy(np.random.default_rng(0).permutation(len(images)))
-    held_out = torch.zeros(len(images), dtype=torch.bool)
-    held_out[order] = rank_in_class(images.labels[order]) % HELD_OUT == HELD_OUT - 1
-    if not held_out.any():
-        raise ValueError(f"{len(images)} images are too few for an evaluation split: each class needs {HELD_OUT}.")
-    return ImageSplits(*(images.subset(part.nonzero().flatten()) for part in (~held_out, held_out)))
-
-
-def part_off(images: ImageSet, count: int) -> tuple[ImageSet, ImageSet]:
-    """The images without `count` of them, and those: as many of every class as can be, always the same."""
-    order = torch.from_numpy(np.random.default_rng(0).permutation(len(images)))
-    chosen = order[rank_in_class(images.labels[order]).argsort(stable=True)[:count]]
-    held_out = torch.zeros(len(images), dtype=torch.bool)
-    held_out[chosen] = True
-    return images.subset((~held_out).nonzero().flatten()), images.subset(held_out.nonzero().flatten())
-
-
-def rank_in_class(labels: Tensor) -> Tensor:
-    """(N,): how many of the same label come before each."""
-    order = labels.argsort(stable=True)
-    counts = labels.bincount()
-    starts = counts.cumsum(0) - counts
-    ranks = torch.empty_like(labels)
-    ranks[order] = torch.arange(len(labels)) - starts[labels[order]]
-    return ranks
+    train, held_out = quarter(images.labels)
+    if not len(held_out):
+        raise ValueError(f"{len(images)} images are too few for an evaluation split: each class needs {QUARTER}.")
+    return ImageSplits(images.subset(train), images.subset(held_out))
 
 
 def _digits() -> ImageSet:

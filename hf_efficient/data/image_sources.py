@@ -1,6 +1,5 @@
 """Where labelled images come from: parquet files, folders of images, the Hub. Each split is a source of rows."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from .split_names import SPLIT_NAMES, split_of
+
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label")
 OBJECTS_COLUMN = "objects"  # {"bbox": [[x0, y0, x1, y1]], ...} in pixels, both ends inclusive, as in Tiny ImageNet
-EVALUATION_NAMES = ("validation", "valid", "val", "dev", "eval", "test")  # the first that is there is taken
-SPLIT_NAMES = ("train", "training", *EVALUATION_NAMES)
 ROWS_AT_A_TIME = 256
 
 
@@ -214,16 +213,6 @@ def pick_column(columns: list[str], where: str, kind: str, asked: str | None, us
             return name
     wanted = repr(asked) if asked else " or ".join(map(repr, usual))
     raise ValueError(f"{where} has no column {wanted}: its columns are {', '.join(columns)}; set {kind}_column.")
-
-
-def split_of(file: Path, root: Path) -> str:
-    """What the file's name begins with, or its folder inside `root` is called; "train" where neither is a split."""
-    begins = re.match(r"[a-z]+(?=[-_.\d]|$)", file.stem.lower())
-    folders = file.relative_to(root).parts[:-1]
-    for word in (begins and begins[0], *reversed([folder.lower() for folder in folders])):
-        if word in SPLIT_NAMES:
-            return word
-    return "train"
 
 
 def fingerprint(file: Path) -> list:

@@ -1,5 +1,7 @@
 """Config of Kerformer for text."""
 
+from dataclasses import field
+
 from ...attention import get_attention
 from ..configuration import EncoderConfig, strict_config
 
@@ -34,6 +36,7 @@ class KerformerTextConfig(EncoderConfig):
     """
 
     model_type = "kerformer_text"
+    presets = PRESETS
 
     attention: str = "kerformer"
     vocab_size: int = 258
@@ -44,6 +47,8 @@ class KerformerTextConfig(EncoderConfig):
     hidden_dropout_prob: float | int = 0.1
     tie_word_embeddings: bool = True
     pad_token_id: int | None = None
+    # Auto classes look here to tell a classifier of texts from one of pairs, and stumble over None.
+    architectures: list[str] | None = field(default_factory=list)
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -79,10 +84,3 @@ class KerformerTextConfig(EncoderConfig):
         if self.position_embedding == "rotary" and (not mechanism.per_head or mechanism.key_dim == 0):
             return "has no queries and keys that rotary positions could turn: set position_embedding='learned'"
         return super().misfit(name)
-
-    @classmethod
-    def from_preset(cls, name: str, **fields) -> "KerformerTextConfig":
-        """A size by name (`PRESETS`), with any field changed."""
-        if name not in PRESETS:
-            raise ValueError(f"unknown preset {name!r}; known: {', '.join(PRESETS)}.")
-        return cls(**{**PRESETS[name], **fields})

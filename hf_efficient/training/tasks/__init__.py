@@ -9,15 +9,17 @@ import torch
 
 from ..configs import find_config
 from ..errors import RunError
-from ..run import Run, read_file
+from ..run import Run
+from ..run_file import read_file
 from ..trainer import EfficientTrainer
-from . import image_classification, image_pretraining, language_modelling, object_detection
+from . import image_classification, image_pretraining, language_modelling, object_detection, text_classification
 
 # From the words of a command line to what results.json holds, ...
 TASKS: dict[str, Callable[[list[str]], dict]] = {
     image_classification.TASK: image_classification.main,
     object_detection.TASK: object_detection.main,
     language_modelling.TASK: language_modelling.main,
+    text_classification.TASK: text_classification.main,
     image_pretraining.MASKED: image_pretraining.train_masked,
     image_pretraining.CONTRASTIVE: image_pretraining.train_contrastive,
 }
@@ -26,6 +28,7 @@ PREPARATIONS: dict[str, Callable[[list[str]], tuple[EfficientTrainer, Run]]] = {
     image_classification.TASK: image_classification.prepare,
     object_detection.TASK: object_detection.prepare,
     language_modelling.TASK: language_modelling.prepare,
+    text_classification.TASK: text_classification.prepare,
     image_pretraining.MASKED: image_pretraining.prepare_masked,
     image_pretraining.CONTRASTIVE: image_pretraining.prepare_contrastive,
 }

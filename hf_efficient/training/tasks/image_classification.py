@@ -10,7 +10,6 @@ had happened. Its output_dir is a model that pipeline("image-classification") ta
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from transformers import AutoModelForImageClassification
 
 from hf_efficient import image_processor_for
@@ -24,14 +23,13 @@ from ..build_model import build_model
 from ..errors import RunError
 from ..launch import train_and_report
 from ..losses import soft_label_loss
-from ..metrics import classification_scores
+from ..metrics.classification import METRICS, score
 from ..run import Run, load_run
 from ..trainer import EfficientTrainer
 
 TASK = "image-classification"
 SECTIONS = {"dataset": load_images, "augmentation": Augmentation}
 DEFAULTS = {"training": {"metric_for_best_model": "accuracy"}}
-METRICS = ("accuracy", "micro_f1", "macro_f1")
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -60,6 +58,8 @@ def build_trainer(run: Run) -> EfficientTrainer:
     )
     augmentation = Augmentation(**run.augmentation)
     looks = {"mean": mean, "std": std, "image_size": model.config.image_size}
+    if not run.training.image_size_schedule:  # which needs pixels
+        looks["features"] = getattr(model, "fixed_features", None)
     return EfficientTrainer(
         model,
         run.training,
@@ -88,10 +88,3 @@ def pixel_statistics(images: ImageSet) -> tuple[list[float], list[float]]:
     mean = shares @ levels.double()
     std = (shares @ levels.double().square() - mean.square()).clamp_min(1e-6).sqrt()
     return [round(value, 4) for value in mean.tolist()], [round(value, 4) for value in std.tolist()]
-
-
-def score(prediction) -> dict[str, float]:
-    """Of all images at once: the mean over batches would give those of the last, smaller one more weight."""
-    logits, labels = (torch.from_numpy(x) for x in prediction)
-    scores = classification_scores(logits.argmax(-1), labels)
-    return {**scores, "loss": F.cross_entropy(logits.float(), labels).item()}

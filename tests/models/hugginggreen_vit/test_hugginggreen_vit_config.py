@@ -91,6 +91,28 @@ def test_normalisation_per_channel():
 
 def test_the_papers_presets_are_there():
     assert set(PRESETS) >= {"rq1", "rq2_4", "rq2_8", "rq2_12"}
+    assert set(HuggingGreenViTConfig.presets) == {"rq1", "rq1_small", "rq2_4", "rq2_8", "rq2_12", "small"}
+
+
+@pytest.mark.parametrize("name", ["rq1", "rq2_4", "rq2_8", "rq2_12", "small"])
+def test_a_preset_is_the_model_of_its_run(name):
+    file = PRESETS[name] if name != "small" else CONFIGS / "cifar10_hugginggreen_vit_small.yaml"
+    fields = yaml.safe_load(file.read_text())["model"]
+    run = AutoConfig.for_model(fields.pop("model_type"), **{**fields, "num_labels": 10})
+    assert HuggingGreenViTConfig.from_preset(name, num_labels=10).to_dict() == run.to_dict()
+
+
+def test_the_small_first_question_keeps_all_patches():
+    config = HuggingGreenViTConfig.from_preset("rq1_small", num_labels=10)
+    assert config.attention == "probabilistic" and config.heuristic == "none"
+    assert count(config) < 1_000_000
+    plain = HuggingGreenViTConfig.from_preset("rq1_small", attention="softmax", num_labels=10)
+    assert count(config) - count(plain) == 4 * 4  # one precision for each head: nothing else differs
+
+
+def test_an_unknown_preset_is_named():
+    with pytest.raises(ValueError, match="unknown preset 'rq4'; known: rq1, rq1_small, rq2_4, rq2_8, rq2_12, small"):
+        HuggingGreenViTConfig.from_preset("rq4")
 
 
 @pytest.mark.parametrize("depth", [4, 8, 12])
@@ -102,7 +124,11 @@ def test_research_question_2(depth):
     assert (config.prob, config.prob_decay_rate, config.prob_schedule) == (0.5, 5e-3, "product")
     assert config.probabilistic and config.heuristic == "contrast" and config.attention == "probabilistic"
     training = yaml.safe_load(PRESETS[f"rq2_{depth}"].read_text())["training"]
-    assert training == {"learning_rate": 1e-3, "per_device_train_batch_size": 512}
+    assert (training["learning_rate"], training["per_device_train_batch_size"]) == (1e-3, 512)
+    assert training["lr_scheduler_type"] == "constant"  # "keeping fixed the learning rate"
+    assert (
+        training["num_train_epochs"] > 3 * training["early_stopping_patience"] > 0
+    )  # so that prob falls, and it ends
     inner, d = 64 * depth, 64
     layer = 3 * (d * inner + inner) + inner * d + d + depth + 2 * 2 * d + 2 * d * 256 + 256 + d
     assert count(config) == depth * layer + 768 * d + d + d + 197 * d + 2 * d + d * 10 + 10
