@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--attentions", nargs="+", default=["linear_elu", "kerformer"], metavar="NAME")
     parser.add_argument("--model", metavar="DIR_OR_REPO", help="a text encoder (default: all-MiniLM-L6-v2)")
     parser.add_argument("--num-examples", type=int, default=12_000, help="phrases to learn from (default: 12000)")
-    parser.add_argument("--distil-steps", type=int, default=375, help="batches that distilling takes (default: 375)")
+    parser.add_argument("--distil-steps", type=int, default=200, help="batches that distilling takes (default: 200)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output-dir", type=Path, default=Path("runs/converted_attention"), metavar="DIR")
     arguments = parser.parse_args()

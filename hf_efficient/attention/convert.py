@@ -62,8 +62,9 @@ def convert_attention(model: nn.Module, name: str, batch=None, **options) -> Con
     sites = find_sites(model)
     if not sites:
         raise ValueError(
-            f"{type(model).__name__} has no attention that can be converted: a model of transformers that knows "
-            "attn_implementation (BERT, ViT, GPT-2, Llama, ...), or one of hf_efficient is needed."
+            f"{type(model).__name__} has no attention that can be converted: needed is a model of transformers that "
+            "knows attn_implementation (BERT, ViT, GPT-2, Llama, ...), or `build_attention` with projections "
+            "(KerformerViT, HuggingGreenViT, KerformerText)."
         )
     if not _fits(name):
         fitting = [known for known in list_attentions() if _fits(known)]

@@ -60,12 +60,13 @@ def distil(
     Args:
         student: changed in place; a copy of the teacher after `convert_attention`.
         teacher: the model before.
-        data: batches, as a DataLoader or a list: keyword arguments for the model (labels are left out), or its single
-            input. It begins again where it ends. Padding, by `attention_mask`, does not count.
+        data: batches, as a DataLoader or a list: keyword arguments for the model, its single input, or a tuple that
+            begins with it. Labels are left out. It begins again where it ends. Padding, by `attention_mask`, does not
+            count.
         steps: batches to learn from.
         optimizer: makes one of a list of parameters, such as `lambda p: torch.optim.SGD(p, lr=0.1)`; by default AdamW
-            without weight decay. Its learning rate falls linearly to 0.
-        learning_rate: of the default optimizer.
+            without weight decay. Its learning rate rises for 10 steps, and falls linearly to 0.
+        learning_rate: of the default optimizer, for a layer that is all wrong; one that is nearly right goes slower.
         batch: where the errors of the report are measured; by default the first of `data`.
         seed: of what is drawn at random: by mechanisms, and by loaders without a generator of their own.
 
@@ -76,36 +77,51 @@ def distil(
     """
     check_positive("steps", steps)
     pairs = _pairs(student, teacher)
-    originals = [original for original, _ in pairs]
-    device = next(teacher.parameters()).device
-    with torch.random.fork_rng(devices=[]), _learning([site for _, site in pairs]) as parameters:
+    originals, device = [original for original, _ in pairs], next(teacher.parameters()).device
+    with torch.random.fork_rng(devices=[]), _learning([site for _, site in pairs]):
         torch.manual_seed(seed)
-        make = optimizer or partial(torch.optim.AdamW, lr=learning_rate, weight_decay=0.0)
-        optimizer = make(parameters)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
         batches = _batches(data, steps, device)
-        first = next(batches)
-        measured = first if batch is None else _prepared(batch, device)
+        current = next(batches)
+        measured = current if batch is None else _prepared(batch, device)
         calls, real = observe(teacher, originals, measured)[0], real_tokens(measured)
         before = _errors(pairs, calls, real)
-        bar = logging.tqdm(total=steps, desc="distil", unit="step")
-        current = first
-        for step in range(steps):
-            if step:
-                current = next(batches)
-            loss = _loss(pairs, observe(teacher, originals, current)[0], real_tokens(current))
-            if not loss.isfinite():
-                raise ValueError(f"the loss of step {step} is {loss.item()}: a lower learning rate may help.")
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            bar.update()
-            if step % 10 == 0 or step == steps - 1:
-                bar.set_postfix(error=f"{(loss.item() / len(pairs)) ** 0.5:.3f}")
-        bar.close()
+        if optimizer is None:
+            optimizer = torch.optim.AdamW(_groups(pairs, before, learning_rate), weight_decay=0.0)
+        else:
+            optimizer = optimizer([p for group in _groups(pairs, before, 0.0) for p in group["params"]])
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(_rate, steps=steps))
+        with logging.tqdm(total=steps, desc="distil", unit="step") as bar:
+            for step in range(steps):
+                current = next(batches) if step else current
+                loss = _loss(pairs, observe(teacher, originals, current)[0], real_tokens(current))
+                if not loss.isfinite():
+                    raise ValueError(f"the loss of step {step} is {loss.item()}: a lower learning rate may help.")
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                bar.update()
+                if step % 10 == 0 or step == steps - 1:
+                    bar.set_postfix(error=f"{(loss.item() / len(pairs)) ** 0.5:.3f}")
         after = _errors(pairs, calls, real)
     return DistilReport(steps, [DistilledLayer(name, before[name], after[name]) for name in before])
+
+
+def _rate(step: int, steps: int) -> float:
+    """The share of the learning rate: up in 10 steps, so that few do no harm, and down to 0."""
+    return min(1.0, (step + 1) / 10) * (1 - step / steps)
+
+
+def _groups(pairs: list[tuple[Site, Site]], errors: dict[str, float], learning_rate: float) -> list[dict]:
+    """The parameters of each layer, each once. Steps of Adam are as long as its rate, however small the gradient, so a
+    layer with little to learn must get a small one."""
+    groups, seen = [], set()
+    for _, site in pairs:
+        own = [p for p in site.module.parameters() if p.requires_grad and id(p) not in seen]
+        seen.update(id(p) for p in own)
+        if own:
+            groups.append({"params": own, "lr": learning_rate * min(1.0, errors[site.name])})
+    return groups
 
 
 def _pairs(student: nn.Module, teacher: nn.Module) -> list[tuple[Site, Site]]:
@@ -134,8 +150,8 @@ def _pairs(student: nn.Module, teacher: nn.Module) -> list[tuple[Site, Site]]:
 
 
 @contextmanager
-def _learning(sites: list[Site]) -> Iterator[list[nn.Parameter]]:
-    """The parameters of the sites, ready to learn without dropout; all is put back, and gradients are gone, after."""
+def _learning(sites: list[Site]) -> Iterator[None]:
+    """The sites ready to learn, without dropout; all is put back, and gradients are gone, after."""
     modules = [module for site in sites for module in site.module.modules()]
     modes = {module: module.training for module in modules}
     dropouts = {site.mechanism: site.mechanism.dropout for site in sites}
@@ -147,7 +163,7 @@ def _learning(sites: list[Site]) -> Iterator[list[nn.Parameter]]:
             site.mechanism.training, site.mechanism.dropout = True, 0.0  # some learn by what they see while training
         for p in parameters:
             p.requires_grad_(p.is_floating_point())
-        yield [p for p in parameters if p.requires_grad]
+        yield
     finally:
         for module, mode in modes.items():
             module.training = mode
@@ -197,4 +213,6 @@ def _prepared(batch, device):
     """On the device, without labels."""
     if isinstance(batch, Mapping):
         return {name: _prepared(x, device) for name, x in batch.items() if name not in ("labels", "label")}
+    if isinstance(batch, list | tuple) and batch:
+        return _prepared(batch[0], device)
     return batch.to(device) if isinstance(batch, Tensor) else batch

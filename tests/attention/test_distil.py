@@ -6,7 +6,7 @@ import pytest
 import torch
 from converted_models import MAKERS, inputs, make
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 from transformers import AutoModel, AutoTokenizer
 
 from hf_efficient.attention import build_attention, convert_attention, distil
@@ -139,6 +139,25 @@ def test_our_own_modules_and_plain_tensors():
     assert [layer.layer for layer in report.layers] == ["0"]
     assert report.layers[0].after < report.layers[0].before
     assert student[0].dropout == 0.3
+
+
+def test_images_with_labels_from_a_loader():
+    student, teacher = pair("vit", "linear_elu")
+    images = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    loader = DataLoader(TensorDataset(images, torch.arange(6)), batch_size=3)
+    report = distil(student, teacher, loader, STEPS)
+    assert all(layer.after < layer.before for layer in report.layers)
+
+
+def test_layers_that_are_nearly_right_stay_so():
+    """However few the steps are."""
+    for steps in (1, 2, 5):
+        student, teacher = pair("bert", "softmax")
+        with torch.no_grad():
+            for p in student.bert.encoder.layer[0].attention.self.parameters():
+                p.add_(1e-3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
+        report = distil(student, teacher, batches("bert"), steps)
+        assert all(layer.after < 1.1 * layer.before + 1e-5 for layer in report.layers)
 
 
 def test_what_can_not_be_distilled_is_refused():
