@@ -135,6 +135,8 @@ def evaluate(
         "samples_per_second": metrics.get("eval_samples_per_second"),
         "versions": {"hf_efficient": hf_efficient.__version__, "torch": torch.__version__},
     }
+    if task == "text-generation":
+        results["unknown_rate"] = trainer.eval_dataset.text.unknown_rate
     if task == "text-classification":
         results["cut_texts"] = cut_texts(trainer.eval_dataset)
     if trainer.is_world_process_zero():
@@ -258,6 +260,7 @@ def table(results: dict) -> str:
         "model": f"{results['model']}, {results['parameters']:,} parameters",
         "dataset": f"{results['dataset']}, {results['samples']:,} {results['split']} samples",
         **{name: shown(value) for name, value in results["metrics"].items()},
+        **({"unknown tokens": f"{rate:.2%}"} if (rate := results.get("unknown_rate")) else {}),
         "samples per second": shown(results["samples_per_second"]),
     }
     return facts(rows)

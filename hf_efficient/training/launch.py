@@ -23,7 +23,8 @@ from .checkpoints import list_checkpoints, replace_file
 from .errors import RunError, TrainingError
 from .history import COSTS
 from .progress import header
-from .run import Run, read_file
+from .run import Run
+from .run_file import read_file
 from .trainer import EfficientTrainer
 
 # What may be another when a run goes on: it changes neither what is computed nor what is reported of it.

@@ -9,7 +9,8 @@ import torch
 
 from ..configs import find_config
 from ..errors import RunError
-from ..run import Run, read_file
+from ..run import Run
+from ..run_file import read_file
 from ..trainer import EfficientTrainer
 from . import image_classification, image_pretraining, language_modelling, object_detection, text_classification
 
