@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-attention docs test lint bench bench-models bench-training pictures clean
+.PHONY: help demo demo-attention docs test lint bench bench-models bench-text bench-training pictures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -29,6 +29,9 @@ bench: $(READY) ## Benchmark the attention mechanisms; ARGS="--help" lists the o
 
 bench-models: $(READY) ## Benchmark the models against transformers' own; ARGS="--help" lists the options
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.models $(ARGS)
+
+bench-text: $(READY) ## Steps per second of classifiers of texts against BERT; ARGS="--help" lists the options
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.text $(ARGS)
 
 bench-training: $(READY) ## Time the training script against a bare loop; ARGS="--help" lists the options
 	$(BIN)/python -m benchmarks.training $(ARGS)

@@ -19,6 +19,7 @@ class Benchmark(NamedTuple):
 BENCHMARKS = {
     "attention": Benchmark("benchmarks.attention", "every attention mechanism against PyTorch's softmax attention"),
     "models": Benchmark("benchmarks.models", "the models against transformers' own and against the peers"),
+    "text": Benchmark("benchmarks.text", "classifiers of texts against transformers' BERT (the paper's Table 7)"),
     "training": Benchmark("benchmarks.training", "what the training script adds to a bare loop"),
     "mechanisms": Benchmark("benchmarks.mechanisms", "every attention mechanism held to its formula and timed"),
 }

@@ -28,6 +28,7 @@ TABLES = {
     "attention_benchmark": docs_tables.attention_benchmark,
     "model_speeds": docs_tables.model_speeds,
     "language_model_speeds": docs_tables.language_model_speeds,
+    "text_speeds": docs_tables.text_speeds,
     "training_speed": docs_tables.training_speed,
 }
 PART = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)

@@ -81,6 +81,16 @@ def training_speed(docs: Path = DOCS) -> str:
     return published_figures(docs, "results/training/training.json")
 
 
+def text_speeds(docs: Path = DOCS) -> str:
+    """Classifiers of texts against transformers' BERT, by length."""
+    from benchmarks.text import markdown  # only where it is drawn: it imports the models
+
+    name = "results/text/text.json"
+    results = read(docs, name)
+    size = f"{results['layers']} layers, batch {results['batch']}."
+    return f"{size}\n\n{markdown(results)}\n\n{source(name, results['environment'])}"
+
+
 def published_figures(docs: Path, name: str) -> str:
     return (
         f"{markdown_table(*figure_table(read_figures(docs, name)))}\n\n{source(name, read(docs, name)['environment'])}"
