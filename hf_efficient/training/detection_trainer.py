@@ -23,19 +23,27 @@ class DetectionTrainer(EfficientTrainer):
         loss = outputs.loss.detach()
         if prediction_loss_only:
             return loss, None, None
-        return loss, pack_detections(outputs.logits, outputs.pred_boxes), pack_objects(inputs["labels"])
+        labels = inputs["labels"]
+        return loss, pack_detections(outputs.logits, outputs.pred_boxes, scales(labels)), pack_objects(labels)
 
 
-def pack_detections(logits: Tensor, boxes: Tensor) -> Tensor:
-    """(B, Q, 6): score, class, box as corners"""
-    found = read_queries(logits.float(), boxes.float())
+def scales(labels: list[dict[str, Tensor]]) -> Tensor:
+    """(B, 4): width, height, width, height of the images in their files, in pixels; 1 where that is not known"""
+    sizes = [label.get("orig_size", torch.ones(2)).to(label["boxes"]) for label in labels]
+    return torch.stack([size.flip(0).repeat(2) for size in sizes])
+
+
+def pack_detections(logits: Tensor, boxes: Tensor, scales: Tensor) -> Tensor:
+    """(B, Q, 6): score, class, box as corners, in pixels"""
+    found = read_queries(logits.float(), boxes.float() * scales[:, None])
     rows = [torch.column_stack([image["scores"], image["labels"], image["boxes"]]) for image in found]
     return torch.stack(rows)
 
 
 def pack_objects(labels: list[dict[str, Tensor]]) -> Tensor:
-    """(B, most objects, 5): class, box as centre and size; rows of images with fewer are PADDING."""
-    rows = [torch.cat([x["class_labels"][:, None].to(x["boxes"]), x["boxes"]], 1) for x in labels]
+    """(B, most objects, 5): class, box as centre and size, in pixels; rows of images with fewer are PADDING."""
+    boxes = [label["boxes"] * scale for label, scale in zip(labels, scales(labels), strict=True)]
+    rows = [torch.cat([x["class_labels"][:, None].to(box), box], 1) for x, box in zip(labels, boxes, strict=True)]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PADDING)
 
 

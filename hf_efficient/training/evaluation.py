@@ -4,7 +4,6 @@ What the run that trained a model has said of its data holds here too: tokens, s
 of which change the scores of a text. It stands in results.json beside the weights.
 """
 
-import inspect
 import json
 import tempfile
 import warnings
@@ -26,7 +25,7 @@ import hf_efficient
 
 from ..data.collators import take_batch
 from ..data.image_batches import ImageBatches
-from ..data.image_sets import ImageSet, load_images
+from ..data.image_sets import ImageOptions, ImageSet
 from ..data.text_streams import TextOptions, load_language_data
 from ..errors import BAD_INPUT, UNLOADABLE, told
 from ..inference import task_of
@@ -40,6 +39,7 @@ from .launch import finite, shown
 from .memory_trainer import MemoryTrainer
 from .tasks.image_classification import score
 from .tasks.language_modelling import segment_length, whole
+from .tasks.object_detection import DetectionOptions
 from .trainer import EfficientTrainer
 
 AUTO_CLASSES = {
@@ -47,6 +47,7 @@ AUTO_CLASSES = {
     "object-detection": AutoModelForObjectDetection,
     "text-generation": AutoModelForCausalLM,
 }
+IMAGES = {"image-classification": ImageOptions, "object-detection": DetectionOptions}
 
 
 # What a model keeps to on other data as well.
@@ -101,7 +102,7 @@ def evaluate(
                 trainer = text_trainer(network, training, TextOptions(**{**found, "tokenizer": model}), split)
             else:
                 processor = AutoImageProcessor.from_pretrained(model, trust_remote_code=trust_remote_code)
-                images = read_images(section, split, boxes=task == "object-detection")
+                images = read_images(section, split, IMAGES[task], processor)
                 trainer = image_trainer(network, training, images, processor, section.get("mosaic", False))
             with torch.inference_mode():
                 metrics = trainer.evaluate()
@@ -162,13 +163,19 @@ def batch_of(run: dict, default: int) -> int:
     return training.get("per_device_eval_batch_size", default) * run.get("processes", 1)
 
 
-def read_images(section: dict[str, Any], split: str, boxes: bool) -> ImageSet:
-    if split == "validation" and not section.get("validation"):
+def read_images(section: dict[str, Any], split: str, options: type[ImageOptions], processor) -> ImageSet:
+    """What the run was tested with, or what chose its weights; where nothing is left for a test, that is the same."""
+    known = {field.name for field in fields(options)}
+    found = {"image_size": size_of(processor), **{key: value for key, value in section.items() if key in known}}
+    data = options(**found)
+    test = data.load_test()
+    if split == "validation" and test is None:
         raise RunError("the run held out no training images for a validation split: evaluate the split test.")
-    found = {key: value for key, value in section.items() if key in inspect.signature(load_images).parameters}
-    if split == "test":
-        found.pop("validation", None)
-    return load_images(**{**found, "boxes": boxes}).evaluation
+    return test if split == "test" and test is not None else data.load().evaluation
+
+
+def size_of(processor) -> tuple[int, int]:
+    return processor.size["height"], processor.size["width"]
 
 
 def image_trainer(
@@ -178,9 +185,9 @@ def image_trainer(
     looks = {
         "mean": processor.image_mean if processor.do_normalize else 0.0,
         "std": processor.image_std if processor.do_normalize else 1.0,
-        "image_size": (processor.size["height"], processor.size["width"]),
+        "image_size": size_of(processor),
     }
-    if images.boxes is not None:
+    if images.kind == "objects":
         batches = ImageBatches(images, **looks, task="detection", mosaic=mosaic)
         return DetectionTrainer(model, training, data_collator=take_batch, eval_dataset=batches)
     batches = ImageBatches(images, **looks)
@@ -194,8 +201,7 @@ def with_labels_of(model, images: ImageSet) -> ImageSet:
         return images
     if missing := [name for name in images.class_names if name not in known]:
         raise RunError(f"the model does not know {len(missing)} of the dataset's classes, as {missing[0]!r}.")
-    numbers = torch.tensor([known.index(name) for name in images.class_names])
-    return ImageSet(images.pixels, numbers[images.labels], known, images.boxes, images.skipped)
+    return images.renumbered(known)
 
 
 def text_trainer(

@@ -34,6 +34,7 @@ HARMLESS = {
     *("hub_private_repo", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
     *("dataloader_persistent_workers", "early_stopping_patience", "project"),
 }
+SHOWN = 5  # of what was left out of the data, in results.json
 
 
 def train_and_report(
@@ -57,6 +58,8 @@ def train_in_folder(trainer: EfficientTrainer, run: Run, unit: str, items_per_sa
     claim_folder(run, trainer.is_world_process_zero())
     if trainer.is_world_process_zero():
         print(header(trainer, run.dataset.get("name", "")) + "\n", flush=True)
+        if skipped := left_out(trainer):
+            print(f"{skipped['count']} images or objects are left out, as {skipped['first'][0]}\n", flush=True)
     trainer.wait()
     energy = attach_energy(trainer, run, unit, items_per_sample)
     trainer.energy_options, trainer.pushes_results = run.energy, run.training.push_to_hub
@@ -160,6 +163,7 @@ def collect(trainer: EfficientTrainer, run: Run, metrics: dict) -> dict:
         "steps": state.global_step,
         "epochs": state.epoch,
         "train_samples": len(trainer.train_dataset),
+        **({"skipped": skipped} if (skipped := left_out(trainer)) else {}),
         "train_seconds": round(seconds, 3),
         "budget": None if trainer.plan is None else asdict(trainer.plan) | {"seconds_used": round(seconds, 3)},
         "train_samples_per_second": round(samples / seconds, 1) if seconds else None,
@@ -179,6 +183,13 @@ def collect(trainer: EfficientTrainer, run: Run, metrics: dict) -> dict:
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "settings": json.loads(json.dumps(run.given, default=str)),
     }
+
+
+def left_out(trainer: EfficientTrainer) -> dict:
+    """How much of the data could not be used, and the first of it."""
+    parts = (trainer.train_dataset, trainer.eval_dataset, trainer.test_dataset)
+    found = list(dict.fromkeys(reason for part in parts for reason in getattr(part, "skipped", [])))
+    return {"count": len(found), "first": found[:SHOWN]} if found else {}
 
 
 def finite(value):
