@@ -22,6 +22,7 @@ TABLES = {
     "trained_models": docs_results.trained_models,
     "comparisons": docs_results.comparisons,
     "energy_comparison": docs_results.energy_comparison,
+    "converted_attention": docs_results.converted_attention,
     "missed_floors": docs_tables.missed_floors,
     "attention_floors": docs_tables.attention_floors,
     "attention_benchmark": docs_tables.attention_benchmark,

@@ -12,6 +12,7 @@ from hf_efficient.training.arguments import LOWER_IS_BETTER
 CARDS = ROOT / "model_cards"
 ENERGY = "results/energy/report.json"
 RECIPES = "results/recipes"
+CONVERTED = "results/attention/converted_attention.json"
 
 
 def trained_models(cards: Path = CARDS) -> str:
@@ -46,14 +47,14 @@ def comparison(docs: Path, file: Path) -> str:
     factor, form = (100, ".1f") if percent else (1, ".3f")
     metric = record["metric"].removeprefix("test_").replace("_", " ") + (", %" if percent else "")
     rows = []
-    for arm, found in record["arms"].items():
+    for arm, found in ((arm, found) for arm, found in record["arms"].items() if found["scores"]):
         scores = " ".join(f"{factor * score:{form}}" for score in found["scores"].values())
         pair, joules = difference(record["differences"], first, arm), found["joules"]
         cells = [f"`{arm}`", f"{factor * found['summary']['centre']:{form}}", scores]
         cells += ["" if pair is None else over(pair, factor, form), f"{found['steps']:,}"]
         rows.append([*cells, f"{found['seconds']:.0f}", "?" if joules is None else f"{joules:,.0f}"])
     header = ["run", metric, "each seed", f"over `{first}`", "steps", "s", "J"]
-    note = f"`{record['command']}`. [All figures]({name})."
+    note = "; ".join(f"`{command}`" for command in record["commands"]) + f". [All figures]({name})."
     return f"### {file.stem.replace('_', ' ')}, {record['budget']}\n\n{markdown_table(header, rows)}\n\n{note}"
 
 
@@ -78,6 +79,27 @@ def energy_comparison(docs: Path = DOCS) -> str:
     header = ["run", "training energy, J", "accuracy of each seed, %", f"energy over {first}", f"points over {first}"]
     note = "Means with 95 % intervals; paired t tests, p with Holm's correction."
     return f"{markdown_table(header, rows)}\n\n{note} [All figures]({ENERGY})."
+
+
+def converted_attention(docs: Path = DOCS) -> str:
+    """A pretrained encoder with other attention, fine-tuned: `scripts/compare_converted_attention.py` wrote it."""
+    record, rows = read(docs, CONVERTED), []
+    for run in record["runs"].values():
+        errors = run.get("errors_distilled") or run.get("errors_converted")
+        distilled = f"{run['distil_steps']} steps, {run['distil_cpu_seconds']:.0f} s" if run["distil_steps"] else "–"
+        cells = [f"`{run['attention']}`", distilled, f"{sum(errors) / len(errors):.2f}" if errors else "–"]
+        rows.append([*cells, f"{100 * run['accuracy']:.1f}", f"{run['finetuning_cpu_seconds']:.0f}"])
+    header = ["attention", "distilled", "error of the layers, mean", "accuracy, %", "fine-tuning, s"]
+    first, cases = next(iter(record["runs"].values())), record["validation_examples"]
+    error = 100 * (first["accuracy"] * (1 - first["accuracy"]) / cases) ** 0.5
+    note = (
+        f"{record['model']}, fine-tuned once on {first['examples']:,} phrases (batch {first['batch_size']}, AdamW "
+        f"{first['learning_rate']:g}, linear decay, at most {first['max_length']} tokens), seed {first['seed']}; "
+        f"accuracy on the {cases} of the validation split, standard error {error:.1f}. Errors are relative, before "
+        f"fine-tuning, on phrases that were not distilled on. CPU seconds of {record['threads']} thread. "
+        f"`{record['command']}`. [All figures]({CONVERTED})."
+    )
+    return f"{markdown_table(header, rows)}\n\n{note}"
 
 
 def difference(pairs: list[dict], first: str, name: str) -> dict | None:

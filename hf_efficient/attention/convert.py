@@ -1,19 +1,19 @@
 """Swaps the attention of a trained model for another mechanism and says how much that changed.
 
-The q, k, v and o projections stay the very same modules; what the new mechanism learns besides starts fresh. Meant
-for a look at how well a mechanism approximates a model, and as a start for fine-tuning.
+The model's projections stay the very same modules under the very same names; what the new mechanism learns besides
+starts fresh. `distil` (distil.py) then teaches the converted layers what the old ones did.
 """
 
-import inspect
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from transformers import AutoConfig
 
 from .base import Attention
+from .interface import CONVERTED
 from .registry import attention_options, build_attention, get_attention, list_attentions
+from .sites import Site, cosine, find_sites, observe, real_tokens, relative_square, run
 
 
 @dataclass
@@ -25,7 +25,7 @@ class LayerError:
 
 @dataclass
 class ConversionReport:
-    """What `convert_attention` did; errors are None where no batch was given."""
+    """What `convert_attention` did; errors are of real tokens, and None where no batch was given."""
 
     attention: str
     layers: list[LayerError] = field(default_factory=list)
@@ -42,37 +42,12 @@ class ConversionReport:
         return "\n".join(lines)
 
 
-class _Site(NamedTuple):
-    """A place in the model where attention is computed."""
-
-    name: str
-    module: nn.Module
-    q: nn.Linear
-    k: nn.Linear
-    v: nn.Linear
-    o: nn.Module  # Identity where the model projects elsewhere
-    num_heads: int
-    causal: bool
-    dropout: float
-
-
-class ConvertedAttention(nn.Module):
-    """A mechanism behind the signature of transformers' ViT and BERT attention."""
-
-    def __init__(self, attention: Attention):
-        super().__init__()
-        self.attention = attention
-
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs) -> tuple[Tensor, None]:
-        if kwargs.get("past_key_values") is not None:
-            raise ValueError(f"converted '{self.attention.name}' attention has no KV cache: pass use_cache=False.")
-        if kwargs.get("encoder_hidden_states") is not None:
-            raise ValueError(f"converted '{self.attention.name}' attention is self-attention only.")
-        return self.attention(hidden_states, key_mask=_key_mask(attention_mask)).hidden_states, None
-
-
 def convert_attention(model: nn.Module, name: str, batch=None, **options) -> ConversionReport:
-    """Replaces every self-attention of a transformers ViT or BERT, or of one of our models, in place.
+    """Replaces every self-attention of a transformers model, or of one of ours, in place.
+
+    In a transformers model the mechanism becomes a part `mechanism` of each attention module, and the model's
+    `attn_implementation` is "converted" from then on: `model.set_attn_implementation("sdpa")` is softmax again.
+    Projections, rotary positions, grouped keys and the KV cache stay the model's own. Cross-attention stays softmax.
 
     Args:
         model: changed in place; its projections are kept.
@@ -84,37 +59,27 @@ def convert_attention(model: nn.Module, name: str, batch=None, **options) -> Con
         >>> report = convert_attention(vit, "performer", batch={"pixel_values": images}, num_features=256)
         >>> print(report)
     """
-    sites = list(_sites(model))
+    sites = find_sites(model)
     if not sites:
         raise ValueError(
-            f"{type(model).__name__} has no attention that can be converted: a transformers ViT or BERT, or a model "
-            "of hf_efficient is needed. Models with rotary positions take parameter-free mechanisms as "
-            "attn_implementation."
+            f"{type(model).__name__} has no attention that can be converted: a model of transformers that knows "
+            "attn_implementation (BERT, ViT, GPT-2, Llama, ...), or one of hf_efficient is needed."
         )
-    fitting = [known for known in list_attentions() if _fits(known)]
     if not _fits(name):
+        fitting = [known for known in list_attentions() if _fits(known)]
         raise ValueError(
             f"'{name}' attention can't take over q, k and v projections. Mechanisms that can: {', '.join(fitting)}."
         )
-    was_training = model.training
-    before = None if batch is None else _observe(model.eval(), sites, batch)
-    converted = [_convert(model, site, name, index, options) for index, site in enumerate(sites)]
-    for site, module in zip(sites, converted, strict=True):
-        _replace(model, site.name, module)
-    config = getattr(model, "config", None)
-    if hasattr(config, "attention") and hasattr(config, "attention_options"):
-        config.attention, config.attention_options = name, options
-
+    for site in sites:
+        _refuse_windows(site)
+    before = None if batch is None else observe(model, sites, batch)
+    mechanisms = [_build(model, site, name, index, options) for index, site in enumerate(sites)]
+    for site, mechanism in zip(sites, mechanisms, strict=True):
+        _put(model, site, mechanism.train(site.module.training))
+    _note(model, sites, name, options)
     report = ConversionReport(name, [LayerError(site.name) for site in sites])
     if before is not None:
-        calls, output = before
-        for layer, module in zip(report.layers, converted, strict=True):
-            args, kwargs, old = calls[layer.layer]
-            with torch.no_grad():
-                new = module.eval()(*args, **kwargs)[0]
-            layer.relative_error, layer.cosine = _difference(old, new)
-        report.output_error, _ = _difference(output, _run(model.eval(), batch))
-    model.train(was_training)
+        _measure(report, model, *before, batch)
     return report
 
 
@@ -123,93 +88,113 @@ def _fits(name: str) -> bool:
     return cls.per_head and not cls.needs_grid and cls.key_dim != 0
 
 
-def _sites(model: nn.Module) -> Iterator[_Site]:
-    for name, module in model.named_modules():
-        if isinstance(module, Attention):
-            if module.per_head and module.key_dim:
-                q, k, v, o = module.q_proj, module.k_proj, module.v_proj, module.o_proj
-                yield _Site(name, module, q, k, v, o, module.num_heads, module.causal, module.dropout)
-            continue
-        accepts = inspect.signature(module.forward).parameters
-        if "position_embeddings" in accepts or "encoder_hidden_states" in accepts:  # rotary, or cross-attention
-            continue
-        heads, causal = getattr(module, "num_attention_heads", 0), getattr(module, "is_causal", False)
-        if _has_linears(module, "q_proj", "k_proj", "v_proj", "o_proj"):
-            dropout = float(getattr(module, "attention_dropout", 0.0))
-            yield _Site(
-                name, module, module.q_proj, module.k_proj, module.v_proj, module.o_proj, heads, causal, dropout
-            )
-        elif _has_linears(module, "query", "key", "value"):
-            dropout = module.dropout.p if isinstance(getattr(module, "dropout", None), nn.Dropout) else 0.0
-            yield _Site(name, module, module.query, module.key, module.value, nn.Identity(), heads, causal, dropout)
-
-
-def _has_linears(module: nn.Module, *names: str) -> bool:
-    return all(isinstance(getattr(module, name, None), nn.Linear) for name in names)
-
-
-def _convert(model: nn.Module, site: _Site, name: str, index: int, options: dict) -> nn.Module:
-    inner = site.q.out_features
-    options = {"head_dim": inner // site.num_heads, "layer_idx": index, "dropout": site.dropout, **options}
-    keeps_norms = isinstance(site.module, Attention) and site.module.qk_norm and options.setdefault("qk_norm", True)
-    if get_attention(name).fixed_length and "max_length" in attention_options(name):
-        options.setdefault("max_length", _num_positions(model))
-    attention = build_attention(name, site.q.in_features, site.num_heads, causal=site.causal, **options)
-    if attention.k_proj.weight.shape != site.k.weight.shape:
+def _refuse_windows(site: Site) -> None:
+    config = getattr(site.module, "config", None)
+    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
+    if any("sliding" in kind for kind in kinds) if kinds else window is not None:
         raise ValueError(
-            f"'{name}' attention with {options} needs a k projection of {tuple(attention.k_proj.weight.shape)}, "
-            f"the model has {tuple(site.k.weight.shape)}."
+            f"{site.name} has a sliding window (sliding_window={window}), which other mechanisms don't keep: only "
+            "models whose tokens all see each other can be converted. Set sliding_window=None in the config if the "
+            "model may do without."
         )
-    attention.to(site.q.weight.device, site.q.weight.dtype)
-    attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj = site.q, site.k, site.v, site.o
-    if keeps_norms:
-        attention.q_norm, attention.k_norm = site.module.q_norm, site.module.k_norm
-    return attention if isinstance(site.module, Attention) else ConvertedAttention(attention)
 
 
-def _num_positions(model: nn.Module) -> int:
+def _build(model: nn.Module, site: Site, name: str, index: int, options: dict) -> Attention:
+    """The mechanism for one site, with nothing of its own but what it learns; `_put` brings the projections."""
+    old, options = site.module, {"head_dim": site.head_dim, "layer_idx": index, **options}
+    if get_attention(name).fixed_length and "max_length" in attention_options(name):
+        options.setdefault("max_length", _num_positions(model, site))
+    if site.is_ours:
+        options = {"dropout": old.dropout, "qk_norm": old.qk_norm, **options}
+    width = old.hidden_size if site.is_ours else site.num_heads * site.head_dim
+    mechanism = build_attention(name, width, site.num_heads, causal=site.causal, projections=site.is_ours, **options)
+    if mechanism.key_dim != site.head_dim:
+        raise ValueError(
+            f"'{name}' attention with {options} needs keys of {mechanism.key_dim} channels a head: the model's k "
+            f"projection gives {site.head_dim}."
+        )
+    weight = next(old.parameters())
+    return mechanism.to(weight.device, weight.dtype)
+
+
+def _put(model: nn.Module, site: Site, mechanism: Attention) -> None:
+    if not site.is_ours:
+        site.module.mechanism = mechanism
+        return
+    names = ["q_proj", "k_proj", "v_proj", "o_proj", "output_dropout", "rotary", "sparsity"]
+    names += ["q_norm", "k_norm"] if mechanism.qk_norm and site.module.qk_norm else []
+    for name in names:
+        setattr(mechanism, name, getattr(site.module, name))
+    parent, _, place = site.name.rpartition(".")
+    setattr(model.get_submodule(parent), place, mechanism)
+
+
+def _note(model: nn.Module, sites: list[Site], name: str, options: dict) -> None:
+    """Says in the configs what computes attention now."""
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if hasattr(config, "attention") and hasattr(config, "attention_options"):
+            config.attention, config.attention_options = name, options
+        elif hasattr(module, "set_attn_implementation") and not all(site.is_ours for site in sites):
+            module.set_attn_implementation(CONVERTED)
+            config.converted_attention = {"name": name, **options}
+
+
+def _measure(report: ConversionReport, model: nn.Module, calls: dict, output, batch) -> None:
+    real, after = real_tokens(batch), {site.name: site.module for site in find_sites(model)}
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    for layer in report.layers:
+        call = calls[layer.layer]
+        with torch.no_grad():
+            new = call.replay(after[layer.layer])
+        layer.relative_error = relative_square(call.output, new, real).sqrt().item()
+        layer.cosine = cosine(call.output, new, real)
+    report.output_error = relative_square(output, run(model, batch), real).sqrt().item()
+    for module, mode in modes.items():
+        module.training = mode
+
+
+def _num_positions(model: nn.Module, site: Site) -> int:
     """Tokens the model has positions for."""
+    ours, theirs = getattr(model, "config", None), getattr(site.module, "config", None)
+    longest = getattr(ours, "num_positions", None) or getattr(theirs, "max_position_embeddings", None)
+    if longest is not None:
+        return longest
     for name, tensor in model.named_parameters():
         if name.endswith(("position_embeddings", "position_embeddings.weight")):
             return tensor.shape[-2]
     raise ValueError("the model's number of positions is unknown: give max_length.")
 
 
-def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, child = name.rpartition(".")
-    setattr(model.get_submodule(parent), child, module)
+def load_converted(model_class: type, path, **kwargs) -> nn.Module:
+    """A converted transformers model that `save_pretrained` wrote, with its mechanism; ours need no other way than
+    `from_pretrained`. Plain `from_pretrained` would bring the softmax model back, and lose the mechanism's weights.
 
+    Args:
+        model_class: such as BertForSequenceClassification or AutoModelForSequenceClassification.
+        path: folder or name on the Hub.
+        kwargs: of `from_pretrained`.
 
-def _run(model: nn.Module, batch) -> Tensor:
-    with torch.no_grad():
-        return (model(**batch) if isinstance(batch, Mapping) else model(batch))[0]
+    Example:
+        >>> model.save_pretrained("my-linear-bert")
+        >>> model = load_converted(AutoModelForSequenceClassification, "my-linear-bert")
+    """
+    config = AutoConfig.from_pretrained(path)
+    how = getattr(config, "converted_attention", None)
+    if how is None:
+        raise ValueError(f"{path} holds no model whose attention was converted: load it by from_pretrained.")
+    if hasattr(model_class, "from_config"):
+        with torch.device("meta"):
+            model_class = type(model_class.from_config(config))
 
+    class Converted(model_class):
+        def __init__(self, config, *args, **more):
+            super().__init__(config, *args, **more)
+            convert_attention(self, **how)
 
-def _observe(model: nn.Module, sites: list[_Site], batch) -> tuple[dict, Tensor]:
-    """What goes into and comes out of every site, and the model's output."""
-    calls, hooks = {}, []
-    for site in sites:
-
-        def remember(module, args, kwargs, output, name=site.name):
-            calls[name] = args, kwargs, output[0]
-
-        hooks.append(site.module.register_forward_hook(remember, with_kwargs=True))
-    try:
-        output = _run(model, batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return calls, output
-
-
-def _difference(old: Tensor, new: Tensor) -> tuple[float, float]:
-    old, new = old.float().flatten(), new.float().flatten()
-    return ((new - old).norm() / old.norm()).item(), torch.cosine_similarity(old, new, 0).item()
-
-
-def _key_mask(attention_mask: Tensor | None) -> Tensor | None:
-    """transformers' 4-D mask, boolean or additive -> (B, N), True = real: the last query sees every real key."""
-    if attention_mask is None or attention_mask.dim() == 2:
-        return None if attention_mask is None else attention_mask.bool()
-    last = attention_mask[:, 0, -1]
-    return last if last.dtype == torch.bool else last > torch.finfo(last.dtype).min / 2
+    # transformers finds the names of old checkpoints by the class's name and module.
+    Converted.__name__, Converted.__module__ = model_class.__name__, model_class.__module__
+    loaded = Converted.from_pretrained(path, **kwargs)
+    (loaded[0] if isinstance(loaded, tuple) else loaded).__class__ = model_class
+    return loaded

@@ -3,8 +3,9 @@
     AutoModel.from_pretrained("google/vit-base-patch16-224", attn_implementation="linear_elu")
 
 Each name gets a mask function too. Without one, transformers hands over no mask at all, and padding and causality are
-silently lost. A function can own no weights, hence only mechanisms that have none; `convert_attention` takes others.
-Decoding keeps the model's ordinary, growing KV cache.
+silently lost. A function can own no weights, hence only mechanisms that have none. `convert_attention` makes others a
+part `mechanism` of the model's attention modules, and the name CONVERTED finds it there. Decoding keeps the model's
+ordinary, growing KV cache.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Attention
-from .registry import attention_options, build_attention, get_attention, list_attentions, on_register
+from .registry import attention_options, build_attention, list_attentions, on_register
+
+CONVERTED = "converted"
 
 # The mechanisms that a model's layers use, by layer: none is shared by two, which may be in different modes.
 _cores: WeakKeyDictionary[nn.Module, dict[tuple, Attention]] = WeakKeyDictionary()
@@ -35,28 +38,83 @@ def bridge(name: str) -> Callable:
         is_causal: bool | None = None,
         **kwargs,
     ) -> tuple[Tensor, None]:
+        _refuse_bias(module, name, kwargs)
         causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
-        groups = query.shape[1] // key.shape[1]
-        if groups > 1:  # grouped-query attention
-            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-        key, value, mask = _used_keys(key, value, attention_mask, name)
-        new, total = query.shape[2], key.shape[2]
-        if causal and new != total:
-            query = F.pad(query, (0, 0, total - new, 0))  # cached tokens need no output again
-        elif new != total and not get_attention(name).supports_cross:
-            able = list_attentions(parameter_free=True, supports_cross=True)
-            raise ValueError(
-                f"attn_implementation='{name}' needs as many queries as keys, got {new} queries and {total} keys: it "
-                f"can't do cross-attention. Those that can: {', '.join(able)}."
-            )
-        if scaling is not None:  # mechanisms that scale do so by 1/√D
-            query = query * (scaling * query.shape[-1] ** 0.5)
         core = core_of(module, name, query.shape[1], query.shape[3], causal)
-        core.to(query.device).train(module.training).dropout = dropout
-        output = core.attend(query, key, value, key_mask=mask)
-        return output[:, :, -new:].transpose(1, 2), None
+        core.to(query.device).train(module.training)
+        return attend_by(core, query, key, value, attention_mask, scaling, dropout), None
 
     return attention_function
+
+
+def converted_attention(
+    module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    **kwargs,
+) -> tuple[Tensor, None]:
+    """The same by the mechanism that is part of the module; softmax where there is none, as in cross-attention."""
+    core = getattr(module, "mechanism", None)
+    if core is None:
+        return bridge("softmax")(module, query, key, value, attention_mask, scaling, dropout, is_causal, **kwargs)
+    _refuse_bias(module, core.name, kwargs)
+    kind = type(module).__name__
+    if is_causal is not None and is_causal != core.causal:
+        raise ValueError(
+            f"{kind} was converted to '{core.name}' attention with causal={core.causal}, but is called with "
+            f"is_causal={is_causal}: a model that says so only then can't be converted."
+        )
+    for field, heads in {"queries": query, "values": value}.items():
+        if heads.shape[3] != core.head_dim:
+            raise ValueError(
+                f"{kind} has {field} of {heads.shape[3]} channels a head, but '{core.name}' attention was built for "
+                f"{core.head_dim}: heads whose queries and values differ can't be converted."
+            )
+    core.before_forward()
+    return attend_by(core, query, key, value, attention_mask, scaling, dropout), None
+
+
+def attend_by(
+    core: Attention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    dropout: float,
+) -> Tensor:
+    """A mechanism on heads (B, H, N, D) of a transformers model, whose keys may be fewer heads, or more tokens from a
+    cache -> (B, N, H, D)"""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:  # grouped-query attention
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    key, value, mask = _used_keys(key, value, mask, core.name)
+    new, total = query.shape[2], key.shape[2]
+    if core.causal and new != total:
+        query = F.pad(query, (0, 0, total - new, 0))  # cached tokens need no output again
+    elif new != total and not core.supports_cross:
+        able = list_attentions(parameter_free=True, supports_cross=True)
+        raise ValueError(
+            f"attn_implementation='{core.name}' needs as many queries as keys, got {new} queries and {total} keys: it "
+            f"can't do cross-attention. Those that can: {', '.join(able)}."
+        )
+    if scaling is not None:  # mechanisms that scale do so by 1/√D
+        query = query * (scaling * query.shape[-1] ** 0.5)
+    core.dropout = dropout
+    return core.attend(query, key, value, key_mask=mask)[:, :, -new:].transpose(1, 2)
+
+
+def _refuse_bias(module: nn.Module, name: str, kwargs: dict) -> None:
+    if kwargs.get("position_bias") is not None:
+        raise ValueError(
+            f"{type(module).__name__} adds position_bias to its N×N logits, which '{name}' attention would not see: "
+            "models with relative position biases (T5) keep their own attention."
+        )
 
 
 def core_of(module: nn.Module, name: str, heads: int, head_dim: int, causal: bool) -> Attention:
@@ -124,15 +182,19 @@ def padding_mask(
 
 
 def _register_with_transformers(cls: type[Attention]) -> None:
-    if not cls.parameter_free:
-        return
+    if cls.parameter_free:
+        _register_functions(cls.name, bridge(cls.name))
+
+
+def _register_functions(name: str, function: Callable) -> None:
     from transformers.masking_utils import AttentionMaskInterface
     from transformers.modeling_utils import AttentionInterface
 
-    AttentionInterface.register(cls.name, bridge(cls.name))
-    AttentionMaskInterface.register(cls.name, padding_mask)
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, padding_mask)
 
 
 def connect() -> None:
-    """Registers every parameter-free mechanism with transformers, those registered later too."""
+    """Registers every parameter-free mechanism with transformers, those registered later too, and CONVERTED."""
     on_register(_register_with_transformers)
+    _register_functions(CONVERTED, converted_attention)

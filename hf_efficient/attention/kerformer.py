@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..linear.chunked import kernel_attention
+from ..linear.heads_first import scale_tokens
 from ..linear.literal import literal_weights
 from .base import check_choice, check_positive
 from .kernel_attention import KernelAttention
@@ -219,12 +220,13 @@ class Kerformer(KernelAttention):
         if self.q_act == "sigmoid":
             q = q.sigmoid()
         if self.k_act == "softmax" and self.key_softmax == "feature":
-            k = k.softmax(-1)
+            k = k.transpose(1, 2).softmax(-1).transpose(1, 2)  # in the order that projections leave, to spare copies
         elif self.k_act == "softmax":
             shut = k if key_mask is None else k.masked_fill(~key_mask[:, None, :, None], torch.finfo(wide).min)
             k = shut.softmax(2)
         k = zero_masked(k, key_mask)
-        return q, k, k.amax(-1) if self.se_pool == "max" else k.mean(-1)
+        pooled = k.transpose(1, 2).max(-1).values.transpose(1, 2) if self.se_pool == "max" else k.mean(-1)
+        return q, k, pooled
 
     def prepare(self, q, k, key_mask, position_ids, state=None):
         q, k, z = self.features(q, k, key_mask)
@@ -243,7 +245,7 @@ class Kerformer(KernelAttention):
             return q, k * s.unsqueeze(-1), own
         at = table_positions(self.name, self.se_k.max_length, k.shape[0], k.shape[2], key_mask, position_ids)
         if not self.causal:
-            return q, k * self.se_k(z, at).unsqueeze(-1), own
+            return q, scale_tokens(k, self.se_k(z, at)), own
         before = z.new_zeros(q.shape[0], self.se_k.rank, self.num_heads) if state is None else state["se"]
         s, after = self.se_k.causal(z, at, before)
         if state is not None:

@@ -7,8 +7,14 @@ attention, so a model starts there; "uniform" is Gaussian attention. O(N²D): no
 
 Key adaptation, `key_iterations` EM steps: ξ_j ← (θ k_j + α Σ_i w_ij q_i) / (θ + α Σ_i w_ij). The prior mean stays the
 original k_j, so that the penalised likelihood rises with every step (with the running mean of the public code it
-falls). It mixes all queries and is therefore bidirectional only. `propagate_values` does the same for values that are
-observed at some tokens.
+falls).
+
+Value propagation, `value_propagation`: μ_j ← (θ_v v_j + β Σ_{i∈O} w_ij v_i) / (θ_v + β Σ_{i∈O} w_ij) for the values
+observed at the tokens O. In a layer by itself every real token observes its own value: what attends to a key pulls at
+its value, and o = w μ reaches two steps far. (The paper's O are pixels that somebody labelled: `propagate_values`.)
+One step is all there is: μ is a function of w and v alone.
+
+Both mix all queries, and are therefore bidirectional only.
 """
 
 import math
@@ -29,6 +35,9 @@ class Probabilistic(Attention):
         prior: "magnitude" or "uniform".
         key_iterations: T_k, EM steps on the keys.
         key_strength: θ, how firmly adapted keys are held to the original ones.
+        value_propagation: whether values are pulled by those of the tokens that attend to them.
+        value_strength: θ_v, how firmly they are held to the original ones.
+        value_precision: β, how much an observed value counts.
     """
 
     paper = "Movellan 2020"
@@ -44,20 +53,28 @@ class Probabilistic(Attention):
         prior: str = "magnitude",
         key_iterations: int = 0,
         key_strength: float = 1.0,
+        value_propagation: bool = False,
+        value_strength: float = 1.0,
+        value_precision: float = 1.0,
         **common,
     ):
         super().__init__(hidden_size, num_heads, **common)
         check_choice("prior", prior, ("magnitude", "uniform"))
         if isinstance(key_iterations, bool) or not isinstance(key_iterations, int) or key_iterations < 0:
             raise ValueError(f"key_iterations={key_iterations!r} must be 0 or a positive integer.")
-        if not isinstance(key_strength, (int, float)) or not 0 < key_strength < math.inf:
-            raise ValueError(f"key_strength={key_strength!r} must be a positive number.")
-        if self.causal and key_iterations:
-            self.refuse(
-                "causal=True", "supports_causal", f" with key_iterations={key_iterations} (mixes all queries): use 0"
-            )
+        check_choice("value_propagation", value_propagation, (False, True))
+        strengths = {"key_strength": key_strength, "value_strength": value_strength}
+        for field, value in {**strengths, "value_precision": value_precision}.items():
+            if not isinstance(value, (int, float)) or not 0 < value < math.inf:
+                raise ValueError(f"{field}={value!r} must be a positive number.")
+        mixes = f"key_iterations={key_iterations} (mixes all queries): use 0" if key_iterations else None
+        mixes = "value_propagation=True (mixes all queries): use False" if value_propagation else mixes
+        if self.causal and mixes:
+            self.refuse("causal=True", "supports_causal", f" with {mixes}")
         self.prior, self.key_iterations, self.key_strength = prior, key_iterations, float(key_strength)
-        self.supports_cross = key_iterations == 0  # the steps mix queries that are padded as the keys are
+        self.value_propagation, self.value_strength = value_propagation, float(value_strength)
+        self.value_precision = float(value_precision)
+        self.supports_cross = mixes is None  # the steps mix queries that are padded as the keys are
         self.precision = nn.Parameter(torch.empty(num_heads))  # a, before the softplus
         self.reset_parameters()
 
@@ -81,6 +98,10 @@ class Probabilistic(Attention):
     def attend(self, q, k, v, key_mask=None, position_ids=None):
         k = zero_masked(k, key_mask)
         adapted = self.adapt_keys(q, k, key_mask, self.key_iterations)
+        dropout = self.dropout if self.training else 0.0
+        if self.value_propagation:
+            w = self.posterior(q, k, adapted, key_mask)
+            return nn.functional.dropout(w, dropout) @ self.pull_values(w, zero_masked(v, key_mask), key_mask)
         return softmax_attention(
             q,
             adapted * self.alpha.to(k.dtype),
@@ -89,34 +110,36 @@ class Probabilistic(Attention):
             key_mask=key_mask,
             key_bias=self.key_bias(k, adapted),
             scale=1.0,
-            dropout=self.dropout if self.training else 0.0,
+            dropout=dropout,
         )
+
+    def posterior(self, q: Tensor, k: Tensor, adapted: Tensor, key_mask: Tensor | None) -> Tensor:
+        """The E-step, of all queries: w (B, H, N, N)"""
+        logits, bias = q @ (adapted * self.alpha.to(k.dtype)).mT, self.key_bias(k, adapted)
+        logits = logits if bias is None else logits + bias.unsqueeze(-2)
+        return masked_softmax(logits, allowed_keys(k.shape[2], False, key_mask))
 
     def adapt_keys(self, q: Tensor, k: Tensor, key_mask: Tensor | None, iterations: int) -> Tensor:
         """ξ (B, H, N, D) after some EM steps; padded queries have no part in them."""
         adapted, alpha = k, self.alpha.to(k.dtype)
         for _ in range(iterations):
-            logits, bias = q @ (adapted * alpha).mT, self.key_bias(k, adapted)
-            logits = logits if bias is None else logits + bias.unsqueeze(-2)
-            w = zero_masked(masked_softmax(logits, allowed_keys(k.shape[2], False, key_mask)), key_mask)
+            w = zero_masked(self.posterior(q, k, adapted, key_mask), key_mask)
             mass = w.sum(-2).unsqueeze(-1)  # (B, H, N, 1)
             pulled = w.mT @ zero_masked(q, key_mask)
             adapted = (self.key_strength * k + alpha * pulled) / (self.key_strength + alpha * mass)
         return adapted
 
-    def propagate_values(
-        self, q, k, v, observed, values, key_mask=None, strength: float = 1.0, precision: float = 1.0
-    ) -> Tensor:
-        """The output where some tokens' values are known: observed (B, N) bool, values (B, H, N, Dv).
+    def pull_values(self, w: Tensor, v: Tensor, observed: Tensor | None, values: Tensor | None = None) -> Tensor:
+        """μ (B, H, N, Dv), from the values (by default v) of the tokens in observed (B, N), by default all."""
+        w, values = zero_masked(w, observed), v if values is None else zero_masked(values, observed)
+        theta, beta = self.value_strength, self.value_precision
+        return (theta * v + beta * w.mT @ values) / (theta + beta * w.sum(-2).unsqueeze(-1))
 
-        μ_j ← (θ_v v_j + β Σ_{i∈O} w_ij values_i) / (θ_v + β Σ_{i∈O} w_ij), then o = w μ, with θ_v `strength`, β
-        `precision`.
-        """
-        w = self.weights(q, k, key_mask)
-        part = w * observed[:, None, :, None]
-        v, values = zero_masked(v, key_mask), zero_masked(values, observed)
-        means = (strength * v + precision * part.mT @ values) / (strength + precision * part.sum(-2).unsqueeze(-1))
-        return w @ means
+    def propagate_values(self, q, k, v, observed: Tensor, values: Tensor, key_mask=None) -> Tensor:
+        """The output where some tokens' values are known: observed (B, N) bool, values (B, H, N, Dv)."""
+        k = zero_masked(k, key_mask)
+        w = self.posterior(q, k, self.adapt_keys(q, k, key_mask, self.key_iterations), key_mask)
+        return w @ self.pull_values(w, zero_masked(v, key_mask), observed, values)
 
     def weights(self, q, k, key_mask=None, position_ids=None, rows=None):
         k, alpha, adapted = zero_masked(k, key_mask), self.alpha.to(k.dtype), zero_masked(k, key_mask)
@@ -130,7 +153,13 @@ class Probabilistic(Attention):
                 pulled = torch.einsum("bhij,bhid->bhjd", from_real, zero_masked(q, key_mask))
                 weight = self.key_strength + alpha * from_real.sum(-2).unsqueeze(-1)
                 adapted = (self.key_strength * k + alpha * pulled) / weight
-        return w if rows is None else w[:, :, rows]
+        seen = w if rows is None else w[:, :, rows]
+        if not self.value_propagation:
+            return seen
+        observed = w if key_mask is None else w * key_mask[:, None, :, None]
+        held = self.value_strength * torch.eye(k.shape[2], dtype=w.dtype, device=w.device)
+        pulls = held + self.value_precision * observed.mT  # row j: how much of each value μ_j is made of
+        return seen @ (pulls / pulls.sum(-1, keepdim=True))
 
     def initial_state(self, batch_size, device=None, dtype=torch.float32):
         return empty_cache(batch_size, self.num_heads, self.head_dim, device, dtype)

@@ -8,7 +8,9 @@ number of steps. Then every run is trained with each seed; load does not matter 
 time. The report has the metric of the test split with its interval, steps, seconds and joules at the speed rehearsed,
 and whether each run differs from the first by more than noise.
 
-Stopped, or started anew with the same arguments, it goes on: what finished is not run again.
+Stopped, or started anew with the same arguments, it goes on: what finished is not run again. --record goes on with the
+file of an earlier comparison, on any machine: the numbers of steps stay those of the file, seeds and runs that it does
+not have are added to it.
 `hf-efficient energy` measures the energy of whole runs instead.
 """
 
@@ -30,6 +32,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--seeds", type=int, default=3, help="of each run (default 3; fewer tell nothing)")
     parser.add_argument("--first-seed", type=SEED, default=0, help="seeds are this one and those after it")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/compare"), help="default runs/compare")
+    parser.add_argument("--record", type=Path, help="go on with this file; default comparison.json in --output-dir")
     parser.add_argument("--set", nargs="*", default=[], metavar="key=value", help="keys to override in all runs")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, which share the cores (default 1)")
     parser.add_argument("--dry-run", action="store_true", help="rehearse and print the commands, train nothing")

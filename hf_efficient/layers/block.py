@@ -14,13 +14,16 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from ..attention.masking import token_positions
 from .routing import HeadRouter, TokenRouter
+from .token_pooling import TokenPooling, has_significance
 
 
 class BlockOutput(NamedTuple):
     hidden_states: Tensor  # (B, N, d)
     sparsity: Tensor | None = None  # scalar, in training with a sparsity regulariser attached
     balance: Tensor | None = None  # scalar, with head routing
+    position_ids: Tensor | None = None  # (B, K) of the tokens that token pooling leaves, with it
 
 
 class MLP(nn.Module):
@@ -39,6 +42,8 @@ class TransformerBlock(GradientCheckpointingLayer):
     Args:
         attention: an `Attention`, or a `HeadRouter` of which every sample uses some heads.
         token_router: lets only some tokens through the block, if given.
+        token_pooling: makes fewer tokens of those that leave the block, if given. They count by the attention they got
+            where that is known for all of them (`has_significance`), and alike elsewhere.
         zero_init_outputs: o_proj and fc2 start at 0, so that the block starts as the identity.
     """
 
@@ -52,9 +57,10 @@ class TransformerBlock(GradientCheckpointingLayer):
         layer_norm_eps: float = 1e-12,
         token_router: TokenRouter | None = None,
         zero_init_outputs: bool = False,
+        token_pooling: TokenPooling | None = None,
     ):
         super().__init__()
-        self.attention, self.token_router = attention, token_router
+        self.attention, self.token_router, self.token_pooling = attention, token_router, token_pooling
         self.zero_init_outputs = zero_init_outputs
         self.layernorm_before = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
         self.layernorm_after = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
@@ -81,7 +87,7 @@ class TransformerBlock(GradientCheckpointingLayer):
         first_only: bool = False,
         key_mask: Tensor | None = None,
     ) -> BlockOutput:
-        """(B, N, d) -> (B, N, d)
+        """(B, N, d) -> (B, N, d), or (B, K, d) with token pooling
 
         Args:
             tables: stand in for the attention's own (`Attention.resampled`).
@@ -89,14 +95,32 @@ class TransformerBlock(GradientCheckpointingLayer):
             key_mask: (B, N), True = real token; not with a token router.
         """
         if self.token_router is None:
-            return self.transform(hidden_states, position_ids, grid, tables, output_attentions, first_only, key_mask)
+            weigh = self.token_pooling is not None and has_significance(self.attention)
+            show = output_attentions or weigh
+            output, weights = self.transform(hidden_states, position_ids, grid, tables, show, first_only, key_mask)
+            return self.pool(output, weights if weigh else None, position_ids, key_mask)
         picked = self.token_router.pick(hidden_states, position_ids=position_ids)
-        output = self.transform(picked.tokens, picked.position_ids, None, tables, output_attentions)
-        return output._replace(hidden_states=self.token_router.put_back(hidden_states, picked, output.hidden_states))
+        output, _ = self.transform(picked.tokens, picked.position_ids, None, tables, output_attentions)
+        hidden_states = self.token_router.put_back(hidden_states, picked, output.hidden_states)
+        return self.pool(output._replace(hidden_states=hidden_states), None, position_ids)
+
+    def pool(
+        self, output: BlockOutput, weights: Tensor | None, position_ids: Tensor | None, key_mask: Tensor | None = None
+    ) -> BlockOutput:
+        """What leaves the block, as fewer tokens: each stands where the one that its cluster began with stood."""
+        if self.token_pooling is None:
+            return output
+        x, prefix = output.hidden_states, self.token_pooling.num_prefix_tokens
+        pooled = self.token_pooling(x, weights, key_mask)
+        positions = token_positions(position_ids, key_mask, *x.shape[:2], x.device)
+        kept = positions[:, prefix:].gather(1, pooled.seeds)
+        positions = torch.cat([positions[:, :prefix], kept], 1)
+        return output._replace(hidden_states=pooled.hidden_states, position_ids=positions)
 
     def transform(
         self, hidden_states, position_ids, grid, tables, output_attentions, first_only=False, key_mask=None
-    ) -> BlockOutput:
+    ) -> tuple[BlockOutput, Tensor | None]:
+        """The block itself, and with output_attentions the weights (B, H, N, N)."""
         where = {"key_mask": key_mask, "position_ids": position_ids, "grid": grid}
         if output_attentions:
             if isinstance(self.attention, HeadRouter):
@@ -110,7 +134,8 @@ class TransformerBlock(GradientCheckpointingLayer):
         if first_only:
             hidden_states = hidden_states[:, :1]
         hidden_states = hidden_states + self.dropout(self.mlp(self.layernorm_after(hidden_states)))
-        return BlockOutput(hidden_states, attended.sparsity, getattr(attended, "balance", None))
+        output = BlockOutput(hidden_states, attended.sparsity, getattr(attended, "balance", None))
+        return output, getattr(attended, "weights", None)
 
 
 def mean_of(values: list[Tensor | None]) -> Tensor | None:

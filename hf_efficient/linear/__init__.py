@@ -6,6 +6,7 @@
     recurrent.py                    one token
     literal.py                      the formula over an N×N matrix, for the tests
     prefix_softmax.py               keys that are normalised over the tokens
+    heads_first.py                  features in the order of memory that the engine reads
     stabilise.py, scratch.py        range of the exponentials; memory that is used again
 
 It knows tensors only: `hf_efficient.attention` makes mechanisms of it.

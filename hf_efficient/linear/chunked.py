@@ -15,16 +15,15 @@ import math
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .autocast import without_autocast
-from .chunked_bidirectional import bidirectional_backward, bidirectional_forward
-from .chunked_causal import causal_backward, causal_forward
+from .chunked_bidirectional import BidirectionalKernelAttention
+from .chunked_causal import CausalKernelAttention
 from .features import FeatureMap
 from .scratch import TILE
 from .stabilise import stabilise_keys, stabilise_queries
 from .state import State, initial_state
-from .tile import Plan, Sums, Tile, tiles_of
+from .tile import Plan
 
 # Up to so many features per channel are kept for the backward pass: cheaper to read than to make again. With four, as
 # a language model may have, that would spare a few per cent of a step's time, and take a seventh more memory.
@@ -58,9 +57,10 @@ def kernel_attention(
     batch, heads, length, head_dim = k.shape
     dtype, features = v.dtype, feature_map.num_features(head_dim)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    if state is None:
+    if state is None and (causal or feature_map.needs_maximum):
         state = initial_state(batch, heads, features, v.shape[-1], feature_map, normalise, v.device, wide)
-    q, k, v, S = q.to(wide), k.to(wide), v.to(wide), state["S"].to(wide)
+    q, k, v = q.to(wide), k.to(wide), v.to(wide)
+    S = None if state is None else state["S"].to(wide)
     c = state["c"].to(wide) if feature_map.needs_maximum else None
     if key_weight is not None:
         key_weight = key_weight if key_weight.dim() == 3 else key_weight.unsqueeze(1)
@@ -70,7 +70,7 @@ def kernel_attention(
     )
     block_size = min(block_size, chunk_size) if causal else 1
     few = features <= head_dim * KEPT_FEATURES
-    keep = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S))
+    keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, S))
     plan = Plan(
         feature_map=feature_map,
         num_features=features,
@@ -82,7 +82,7 @@ def kernel_attention(
         keep_features=keep and few and not (feature_map.stabilised and (c is not None or key_weight is not None)),
     )
     with without_autocast(v):
-        out, S, c = _run(q, k, v, S, c, key_weight, plan, causal)
+        out, S, c = (_causal if causal else _bidirectional)(q, k, v, S, c, key_weight, plan)
     return out.to(dtype), {"S": S} if c is None else {"S": S, "c": c}
 
 
@@ -105,68 +105,6 @@ def _traceable(q, k, v, feature_map: FeatureMap, key_weight, normalise: bool, ep
     return output.to(dtype), {}
 
 
-class ChunkedKernelAttention(torch.autograd.Function):
-    """(q, k, v, S, c) -> (o, S, c), a tile of the batch at a time; S (B, H, F, Dv + 1) with z last, c (B, H, F)."""
-
-    @staticmethod
-    def forward(ctx, q, k, v, S, c, weight, plan, causal):
-        batch, heads, _, width = v.shape
-        length = q.shape[2]
-        out = v.new_empty(batch, length, heads, width).transpose(1, 2)  # laid out as the projections are
-        den = v.new_empty(batch, heads, length if plan.normalise else 0, 1)
-        S_after, c_after = torch.empty_like(S), None if c is None else torch.empty_like(c)
-        ctx.trails = []
-        ctx.tiles = tiles_of(batch, heads, width, plan)
-        S = S.clone() if plan.keep else S  # the backward pass reads it; the caller may step it in place before that
-        sweep = causal_forward if causal else bidirectional_forward
-        for b in ctx.tiles:
-            tile = Tile(v[b], None if weight is None else weight[b], plan)
-            state = _split(S[b], width, None if c is None else c[b])
-            state, trail = sweep(tile, q[b], k[b], v[b], state, out[b], den[b])
-            _join(state, S_after[b])
-            if c is not None:
-                c_after[b] = state.c.view_as(c[b])
-            if plan.keep:
-                ctx.trails.append(trail)
-        if plan.keep:
-            ctx.save_for_backward(q, k, v, weight, out, den)
-            ctx.plan, ctx.causal = plan, causal
-        if c is not None:
-            ctx.mark_non_differentiable(c_after)
-        return out, S_after, c_after
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_out, grad_S, _):
-        q, k, v, weight, out, den = ctx.saved_tensors
-        dq, dk, dv = (x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2) for x in (q, k, v))
-        dS = torch.empty_like(grad_S)
-        sweep = causal_backward if ctx.causal else bidirectional_backward
-        with without_autocast(v):  # backward() may be called inside one
-            for b, trail in zip(ctx.tiles, ctx.trails, strict=True):
-                tile = Tile(v[b], None if weight is None else weight[b], ctx.plan)
-                arrays = (x[b] for x in (out, den, grad_out, dq, dk, dv))
-                grad = sweep(tile, q[b], k[b], v[b], trail, _split(grad_S[b], v.shape[-1]), *arrays)
-                _join(grad, dS[b])
-        if weight is not None:
-            dv.masked_fill_((weight == 0).unsqueeze(-1), 0)
-        return dq, dk, dv, dS, None, None, None, None
-
-
-def _split(S: Tensor, width: int, c: Tensor | None = None) -> Sums:
-    """(B, H, F, Dv + 1) and (B, H, F) -> S, z and c of the groups"""
-    S = S.flatten(0, 1)
-    z = S[..., width].unsqueeze(1).contiguous() if S.shape[-1] > width else None  # a view would keep all of S
-    return Sums(S[..., :width], z, None if c is None else c.flatten(0, 1).unsqueeze(1))
-
-
-def _join(state: Sums, target: Tensor) -> None:
-    """S and z of the groups -> (B, H, F, Dv + 1)"""
-    width = state.S.shape[-1]
-    target[..., :width] = state.S.view(*target.shape[:3], width)
-    if state.z is not None:
-        target[..., width] = state.z.view(target.shape[:3])
-
-
 # torch.compile can't trace writes into scratch memory: the engine runs as it is, between compiled parts.
-_run = torch.compiler.disable(ChunkedKernelAttention.apply)
+_causal = torch.compiler.disable(CausalKernelAttention.apply)
+_bidirectional = torch.compiler.disable(BidirectionalKernelAttention.apply)

@@ -5,13 +5,72 @@ blocks. The backward pass is a single reverse sweep. It keeps inputs, output, de
 where features are few, also them and the state that each block met, which otherwise are made again: O(N) numbers.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from .tile import Sums, Tile, Trail
+from .autocast import without_autocast
+from .tile import Features, Sums, Tile, tiles_of
 
 
-def causal_forward(tile: Tile, q, k, v, state: Sums, out, den) -> tuple[Sums, Trail]:
+class Trail(NamedTuple):
+    """What the forward sweep leaves to the backward sweep."""
+
+    between: list[Sums]  # chunks; without S where nobody will read it
+    scores: list[Tensor]
+    states: list[Tensor | None]  # that each block met
+    features: list[tuple[Features, Features] | None]  # of queries and keys
+
+
+class CausalKernelAttention(torch.autograd.Function):
+    """(q, k, v, S, c) -> (o, S, c), a tile of the batch at a time; S (B, H, F, Dv + 1) with z last, c (B, H, F)."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, S, c, weight, plan):
+        batch, heads, _, width = v.shape
+        length = q.shape[2]
+        out = v.new_empty(batch, length, heads, width).transpose(1, 2)  # laid out as the projections are
+        den = v.new_empty(batch, heads, length if plan.normalise else 0, 1)
+        S_after, c_after = torch.empty_like(S), None if c is None else torch.empty_like(c)
+        ctx.trails = []
+        ctx.tiles = tiles_of(batch, heads, width, plan)
+        S = S.clone() if plan.keep else S  # the backward pass reads it; the caller may step it in place before that
+        for b in ctx.tiles:
+            tile = Tile(v[b], None if weight is None else weight[b], plan)
+            state = _split(S[b], width, None if c is None else c[b])
+            state, trail = _forward(tile, q[b], k[b], v[b], state, out[b], den[b])
+            _join(state, S_after[b])
+            if c is not None:
+                c_after[b] = state.c.view_as(c[b])
+            if plan.keep:
+                ctx.trails.append(trail)
+        if plan.keep:
+            ctx.save_for_backward(q, k, v, weight, out, den)
+            ctx.plan = plan
+        if c is not None:
+            ctx.mark_non_differentiable(c_after)
+        return out, S_after, c_after
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_out, grad_S, _):
+        q, k, v, weight, out, den = ctx.saved_tensors
+        dq, dk, dv = (x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2) for x in (q, k, v))
+        dS = torch.empty_like(grad_S)
+        with without_autocast(v):  # backward() may be called inside one
+            for b, trail in zip(ctx.tiles, ctx.trails, strict=True):
+                tile = Tile(v[b], None if weight is None else weight[b], ctx.plan)
+                arrays = (x[b] for x in (out, den, grad_out, dq, dk, dv))
+                grad = _backward(tile, q[b], k[b], v[b], trail, _split(grad_S[b], v.shape[-1]), *arrays)
+                _join(grad, dS[b])
+        if weight is not None:
+            dv.masked_fill_((weight == 0).unsqueeze(-1), 0)
+        return dq, dk, dv, dS, None, None, None
+
+
+def _forward(tile: Tile, q, k, v, state: Sums, out, den) -> tuple[Sums, Trail]:
     """Per block: n = φ_q S + tril(φ_q φ_kᵀ) v, then S += φ_kᵀ v. Returns the state after the last, and the trail."""
     trail, plan, mass = Trail([], [], [], []), tile.plan, None
     mask = tile.triangle(plan.block_size)
@@ -39,7 +98,7 @@ def causal_forward(tile: Tile, q, k, v, state: Sums, out, den) -> tuple[Sums, Tr
     return state, trail
 
 
-def causal_backward(tile: Tile, q, k, v, trail: Trail, grad: Sums, out, den, grad_out, dq, dk, dv) -> Sums:
+def _backward(tile: Tile, q, k, v, trail: Trail, grad: Sums, out, den, grad_out, dq, dk, dv) -> Sums:
     """One reverse sweep; `grad` is dL/dstate after the chunk. Returns that before the first."""
     R, r = grad.S, grad.z
     size = tile.plan.block_size
@@ -85,3 +144,18 @@ def causal_backward(tile: Tile, q, k, v, trail: Trail, grad: Sums, out, den, gra
 def _block_sums(tile: Tile, keys: Tensor) -> Tensor:
     """(G·J, C, F) -> (G·J, 1, F)"""
     return torch.sum(keys, 1, keepdim=True, out=tile.scratch("sums", keys.shape[0], 1, keys.shape[2]))
+
+
+def _split(S: Tensor, width: int, c: Tensor | None = None) -> Sums:
+    """(B, H, F, Dv + 1) and (B, H, F) -> S, z and c of the groups"""
+    S = S.flatten(0, 1)
+    z = S[..., width].unsqueeze(1).contiguous() if S.shape[-1] > width else None  # a view would keep all of S
+    return Sums(S[..., :width], z, None if c is None else c.flatten(0, 1).unsqueeze(1))
+
+
+def _join(state: Sums, target: Tensor) -> None:
+    """S and z of the groups -> (B, H, F, Dv + 1)"""
+    width = state.S.shape[-1]
+    target[..., :width] = state.S.view(*target.shape[:3], width)
+    if state.z is not None:
+        target[..., width] = state.z.view(target.shape[:3])

@@ -50,15 +50,6 @@ class Sums(NamedTuple):
         return Sums(S, None if self.z is None else self.z * factor, top)
 
 
-class Trail(NamedTuple):
-    """What the forward sweep leaves to the backward sweep."""
-
-    between: list[Sums]  # chunks; without S where nobody will read it
-    scores: list[Tensor]
-    states: list[Tensor | None]  # that each block met
-    features: list[tuple[Features, Features] | Features | None]  # of queries and keys; bidirectional: of keys
-
-
 class Tile:
     """Some rows of the batch: G = B·H groups, worked on chunk by chunk, L rows each (padded to whole blocks)."""
 
@@ -110,22 +101,39 @@ class Tile:
         shape = (a.shape[0], a.shape[1], b.shape[2])
         return torch.bmm(a, b, out=self.like.new_empty(shape) if lasting else self.scratch(name, *shape))
 
-    def values(self, v: Tensor, at: slice) -> Tensor:
-        values = self.load("values", v, at)
+    def values(self, v: Tensor, at: slice, ones: bool = False, lasting: bool = False) -> Tensor:
+        """v[:, :, at] -> (G, L, Dv), or with a column of ones beside it (G, L, Dv + 1)"""
+        shape = self.groups, self.padded(at), self.value_dim + ones
+        values = self.like.new_empty(shape) if lasting else self.scratch("values", *shape)
+        self.heads_apart(values, at)[..., : self.value_dim].copy_(v[:, :, at])
+        self.zero_padding(values, at)
+        if ones:
+            values[..., -1] = 1
         if self.weight is not None:  # masked values may hold anything, NaN too, which weight 0 alone would not stop
             weight = self.weight[..., at].flatten(0, 1).unsqueeze(-1)
             values[:, : at.stop - at.start].masked_fill_(weight == 0, 0)
         return values
 
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What belongs to the values, (.., Dv), and what belongs to the ones, (.., 1), if they are there"""
+        return (x[..., :-1], x[..., -1:]) if self.plan.normalise else (x, None)
+
     def features(self, name: str, x: Tensor, at: slice) -> Tensor:
         """The map's output (G, L, F) for a chunk; what stands in the padding rows is undefined."""
-        x, shape = x[:, :, at], (self.groups, self.padded(at), self.plan.num_features)
-        if self.plan.feature_map.ready_made and self.weight is None and x.is_contiguous() and x.shape[2] == shape[1]:
-            return x.view(shape)  # it will only be read
+        if (there := self.in_place(x, at)) is not None:
+            return there  # it will only be read
+        shape = self.groups, self.padded(at), self.plan.num_features
         out = self.like.new_empty(shape) if self.plan.keep_features else self.scratch(name, *shape)
         spare = self.scratch("spare", *shape)
-        self.plan.feature_map.write(x, self.heads_apart(out, at), self.heads_apart(spare, at))
+        self.plan.feature_map.write(x[:, :, at], self.heads_apart(out, at), self.heads_apart(spare, at))
         return out
+
+    def in_place(self, x: Tensor, at: slice) -> Tensor | None:
+        """x[:, :, at] as (G, L, F) where features are ready-made and stand in this order, else None"""
+        if not self.plan.feature_map.ready_made or self.weight is not None:
+            return None
+        x, shape = x[:, :, at], (self.groups, self.padded(at), self.plan.num_features)
+        return x.view(shape) if x.is_contiguous() and x.shape[2] == shape[1] else None
 
     def keys(
         self, k: Tensor, at: slice, c: Tensor | None, top: Tensor | None = None
@@ -180,6 +188,16 @@ class Tile:
         grad, mapped = self.heads_apart(grad, at), self.heads_apart(features.mapped, at)
         self.plan.feature_map.vjp(x[:, :, at], mapped, grad, target[:, :, at])
 
+    def pull_back_product(
+        self, a: Tensor, b: Tensor, features: Features, x: Tensor, target: Tensor, at: slice
+    ) -> None:
+        """dL/dφ = a b -> dL/dx"""
+        there = self.in_place(target, at)
+        if there is None:
+            self.pull_back(self.product("grad features", a, b), features, x, target, at)
+        else:
+            torch.bmm(a, b, out=there)
+
     def write(self, readout: Tensor, mass: Tensor | None, out: Tensor, den: Tensor, at: slice) -> None:
         """Readout (G, L, Dv) over mass (G, L, 1)."""
         readout = self.heads_apart(readout, at)
@@ -198,10 +216,22 @@ class Tile:
         g, h = self.scratch("cotangent", *shape), self.scratch("mass cotangent", *shape[:2], 1)
         self.zero_padding(g, at)
         self.zero_padding(h, at)
-        numerator = torch.div(grad_out[:, :, at], den[:, :, at], out=self.heads_apart(g, at))
-        product = torch.mul(numerator, out[:, :, at], out=self.heads_apart(self.scratch("spare", *shape), at))
-        torch.sum(product, -1, keepdim=True, out=self.heads_apart(h, at)).neg_()
+        self.divide(grad_out, out, den, at, g, h)
         return g, h
+
+    def joint_cotangents(self, grad_out: Tensor, out: Tensor, den: Tensor, at: slice) -> Tensor:
+        """Both beside one another, (G, L, Dv + 1)"""
+        if not self.plan.normalise:
+            return self.load("cotangent", grad_out, at)
+        joint = self.scratch("cotangent", self.groups, self.padded(at), self.value_dim + 1)
+        self.divide(grad_out, out, den, at, *self.split(joint))
+        return joint
+
+    def divide(self, grad_out: Tensor, out: Tensor, den: Tensor, at: slice, g: Tensor, h: Tensor) -> None:
+        """Writes the cotangents to g and h."""
+        numerator = torch.div(grad_out[:, :, at], den[:, :, at], out=self.heads_apart(g, at))
+        product = torch.mul(numerator, out[:, :, at], out=self.heads_apart(self.scratch("spare", *g.shape), at))
+        torch.sum(product, -1, keepdim=True, out=self.heads_apart(h, at)).neg_()
 
     def accumulate(
         self, name: str, S: Tensor, updates: Tensor, backwards: bool = False, lasting: bool = False

@@ -28,6 +28,12 @@ TRANSFORMERS_KEYS = {
 
 
 AT_MOST_1 = ("initializer_range", "layer_norm_eps")
+POOLING_KEYS = {
+    "after": "the layers behind which tokens are pooled, counted from 1",
+    "keep": "the share of tokens that is left each time",
+    "method": "'kmeans' or 'kmedoids'",
+    "iterations": "of assigning tokens and moving centres",
+}
 MOST_LABELS = 10_000_000  # whose names alone take gigabytes
 
 
@@ -81,6 +87,7 @@ class EfficientConfig(PreTrainedConfig):
     """
 
     model_module: ClassVar[str | None] = None  # of the model that was saved last, never stored
+    presets: ClassVar[dict[str, dict]] = {}  # fields of the sizes that a family has names for
 
     attention: str = "softmax"
     attention_options: dict = field(default_factory=dict)
@@ -94,6 +101,13 @@ class EfficientConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         if self.label2id is None and self.id2label is not None:
             self.label2id = {label: index for index, label in self.id2label.items()}
+
+    @classmethod
+    def from_preset(cls, name: str, **fields):
+        """A size by name (`presets`), with any field changed."""
+        if name not in cls.presets:
+            raise ValueError(f"unknown preset {name!r}; known: {', '.join(cls.presets)}.")
+        return cls(**{**cls.presets[name], **fields})
 
     @classmethod
     def from_dict(cls, config_dict: dict, **kwargs):
@@ -290,6 +304,9 @@ class VisionTransformerConfig(EncoderConfig):
         stem: how patches become tokens: "patch" by one linear map, as ViT does; "conv" or "patch_conv" by small
             convolutions, overlapping or not (`layers/stem.py`), for which patch_size must be a power of two.
         stem_width: channels of the stem's first convolution; those of the last are hidden_size by default.
+        token_pooling: fewer tokens behind some layers (`layers/token_pooling.py`): {"after": [3, 6, 9], "keep": 0.7}
+            clusters the patches' tokens behind layers 3, 6 and 9 and goes on with ⌈0.7 n⌉ of the n that came;
+            "method" ("kmeans", "kmedoids") and "iterations" may be given too. None keeps all.
     """
 
     image_size: int | list[int] | tuple[int, int] = 224
@@ -298,6 +315,7 @@ class VisionTransformerConfig(EncoderConfig):
     use_cls_token: bool = True
     stem: str = "patch"
     stem_width: int | None = None
+    token_pooling: dict | None = None
 
     @property
     def image_shape(self) -> tuple[int, int]:
@@ -336,7 +354,37 @@ class VisionTransformerConfig(EncoderConfig):
         if self.stem != "patch" and (self.patch_size < 2 or self.patch_size & (self.patch_size - 1)):
             raise ValueError(f"patch_size={self.patch_size} must be 2, 4, 8, 16, ... with stem={self.stem!r}.")
 
+    def validate_token_pooling(self):
+        if self.token_pooling is None:
+            return
+        for key in self.token_pooling:
+            if key not in POOLING_KEYS:
+                raise ValueError(f"token_pooling has no {key!r}; valid: {', '.join(POOLING_KEYS)}.")
+        for key in ("after", "keep"):
+            if key not in self.token_pooling:
+                raise ValueError(f"token_pooling={self.token_pooling!r} needs {key!r}: {POOLING_KEYS[key]}.")
+        after, keep = self.token_pooling["after"], self.token_pooling["keep"]
+        layers = range(1, self.num_hidden_layers)
+        if (
+            not isinstance(after, list | tuple)
+            or not after
+            or any(type(x) is not int or x not in layers for x in after)
+        ):
+            raise ValueError(
+                f"token_pooling.after={after!r} must be a list of layers from 1 to {self.num_hidden_layers - 1}: of "
+                f"num_hidden_layers={self.num_hidden_layers}, at least one has to follow."
+            )
+        if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
+            raise ValueError(f"token_pooling.keep={keep!r} is a share of the tokens: it must lie in (0, 1].")
+        if (method := self.token_pooling.get("method", "kmeans")) not in ("kmeans", "kmedoids"):
+            raise ValueError(f"token_pooling.method={method!r} must be 'kmeans' or 'kmedoids'.")
+        iterations = self.token_pooling.get("iterations", 1)
+        if type(iterations) is not int or iterations < 1:
+            raise ValueError(f"token_pooling.iterations={iterations!r} must be a positive integer.")
+
     def misfit(self, name):
         if get_attention(name).needs_grid and self.use_cls_token:
             return "needs a grid of patches without CLS: set use_cls_token=False"
+        if get_attention(name).needs_grid and self.token_pooling is not None:
+            return "needs the whole grid of patches: set token_pooling to None"
         return super().misfit(name)

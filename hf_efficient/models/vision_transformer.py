@@ -13,6 +13,7 @@ from ..layers.block import TransformerBlock, mean_of
 from ..layers.patch_embedding import ImageEmbeddings
 from ..layers.routing import TokenRouter
 from ..layers.stem import ConvolutionalStem
+from ..layers.token_pooling import TokenPooling
 from .base import EfficientPreTrainedModel
 from .configuration import VisionTransformerConfig
 
@@ -53,6 +54,15 @@ class VisionTransformerPreTrainedModel(EfficientPreTrainedModel):
         return super().save_pretrained(*args, save_original_format=save_original_format, **kwargs)
 
 
+def refuse_token_pooling(config: VisionTransformerConfig) -> None:
+    """Raises for models that need a token of every patch."""
+    if config.token_pooling is not None:
+        raise ValueError(
+            f"token_pooling={config.token_pooling!r} leaves fewer tokens than patches, and masked image modelling "
+            "predicts every patch: set token_pooling to None. Its encoder can be pooled when it is fine-tuned."
+        )
+
+
 class VisionTransformerModel(VisionTransformerPreTrainedModel):
     """Embeddings and layers; families add what they do with the tokens."""
 
@@ -81,7 +91,10 @@ class VisionTransformerModel(VisionTransformerPreTrainedModel):
 
     def build_block(self, index: int) -> TransformerBlock:
         return TransformerBlock(
-            self.build_attention(index), token_router=self.build_token_router(), **self.config.block_options()
+            self.build_attention(index),
+            token_router=self.build_token_router(),
+            token_pooling=self.build_token_pooling(index),
+            **self.config.block_options(),
         )
 
     def build_attention(self, index: int) -> nn.Module:
@@ -93,6 +106,13 @@ class VisionTransformerModel(VisionTransformerPreTrainedModel):
     def build_token_router(self) -> TokenRouter | None:
         """Lets only some tokens through a block, in families that do so."""
         return None
+
+    def build_token_pooling(self, index: int) -> TokenPooling | None:
+        """Makes fewer tokens of those that leave the block, where the config says so."""
+        options = dict(self.config.token_pooling or {})
+        if index + 1 not in options.pop("after", ()):
+            return None
+        return TokenPooling(float(options.pop("keep")), num_prefix_tokens=self.config.num_prefix_tokens, **options)
 
     def encode(
         self,
@@ -122,7 +142,9 @@ class VisionTransformerModel(VisionTransformerPreTrainedModel):
                 tables = layer.attention.resampled(self.embeddings.grid, grid, self.embeddings.num_prefix_tokens)
             first_only = cls_only and layer is self.layers[-1]
             output = layer(hidden_states, position_ids, grid, tables, bool(output_attentions), first_only)
-            hidden_states = output[0]
-            sparsity.append(output[1])
-            balance.append(output[2])
+            hidden_states = output.hidden_states
+            if output.position_ids is not None:
+                position_ids = output.position_ids
+            sparsity.append(output.sparsity)
+            balance.append(output.balance)
         return EncodedImage(hidden_states, grid, mean_of(sparsity), mean_of(balance))

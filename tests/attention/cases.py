@@ -25,7 +25,13 @@ OPTIONS = {
     "cosformer": [{"max_length": 1000}],
     "linformer": [{"share_kv": True, "num_projections": 7}],
     "separable": [{"num_latent_tokens": 4}],
-    "probabilistic": [{"prior": "uniform"}, {"key_iterations": 2}, {"key_iterations": 1, "prior": "uniform"}],
+    "probabilistic": [
+        {"prior": "uniform"},
+        {"key_iterations": 2},
+        {"key_iterations": 1, "prior": "uniform"},
+        {"value_propagation": True, "value_strength": 0.5},
+        {"value_propagation": True, "key_iterations": 1},
+    ],
     "gaussian_mixture": [
         {"keys": "multi", "num_keys": 3},
         {"mode": "hard"},
@@ -63,7 +69,10 @@ def every_case():
 def can_be_causal(name, options):
     if not get_attention(name).supports_causal:
         return False
-    return not ({"key_iterations", "separate_global"} & set(options)) and options.get("key_softmax") != "sequence"
+    return (
+        not ({"key_iterations", "value_propagation", "separate_global"} & set(options))
+        and options.get("key_softmax") != "sequence"
+    )
 
 
 def case_id(case):

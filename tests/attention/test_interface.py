@@ -15,6 +15,8 @@ from transformers import (
     BertModel,
     LlamaConfig,
     LlamaForCausalLM,
+    T5Config,
+    T5EncoderModel,
     ViTConfig,
     ViTModel,
 )
@@ -243,6 +245,13 @@ def test_patterns_it_cannot_express_are_refused():
     packed = torch.tensor([[0, 1, 2, 0, 1, 2]])
     with pytest.raises(ValueError, match="packed sequences"):
         model(torch.randint(1, 50, (1, 6)), position_ids=packed, use_cache=False)
+
+
+def test_position_biases_are_not_lost_silently():
+    model = T5EncoderModel(T5Config(vocab_size=50, d_model=32, d_kv=8, num_heads=4, num_layers=1, d_ff=32))
+    model.set_attn_implementation("softmax")
+    with pytest.raises(ValueError, match=r"T5Attention adds position_bias .* 'softmax' attention would not see"):
+        model(torch.randint(1, 50, (1, 6)))
 
 
 def test_training_through_the_bridge_reaches_every_parameter():

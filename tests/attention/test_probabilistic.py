@@ -112,18 +112,62 @@ def test_propagating_nothing_is_attending(steps):
 
 
 def test_observed_values_pull_the_means():
-    attention = make(("probabilistic", {}, False))
+    attention = make(("probabilistic", {"value_strength": 0.5, "value_precision": 2.0}, False))
     q, k, v = heads()
     values, observed = torch.randn_like(v), torch.arange(14).expand(2, 14) % 3 == 0
     w = attention.weights(q, k)
     seen = w[:, :, observed[0]]  # the rows i ∈ O
     means = (0.5 * v + 2.0 * seen.mT @ values[:, :, observed[0]]) / (0.5 + 2.0 * seen.sum(-2).unsqueeze(-1))
-    found = attention.propagate_values(q, k, v, observed, values, strength=0.5, precision=2.0)
+    found = attention.propagate_values(q, k, v, observed, values)
     assert_close(found, w @ means, atol=1e-12, rtol=1e-9)
     constant = attention.propagate_values(q, k, torch.ones_like(v), observed, torch.ones_like(v))
     assert_close(constant, torch.ones_like(v), atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+def test_by_option_every_real_token_observes_its_own_value(masked):
+    options = {"value_strength": 0.5, "value_precision": 2.0}
+    attention, plain = (make(("probabilistic", {**options, "value_propagation": on}, False)) for on in (True, False))
+    q, k, v = heads()
+    mask = padding() if masked else torch.ones(2, 14, dtype=torch.bool)
+    found = attention.attend(q, k, v, key_mask=mask if masked else None)
+    assert_close(found, plain.propagate_values(q, k, v, mask, v, key_mask=mask), atol=1e-11, rtol=1e-9)
+    w, expected = plain.weights(q, k, key_mask=mask), torch.zeros_like(v)  # one value at a time, as it is written
+    for b, real in enumerate(mask):
+        for j in real.nonzero().flatten():
+            mean = (
+                0.5 * v[b, :, j] + 2.0 * sum(w[b, :, i, j, None] * v[b, :, i] for i in real.nonzero().flatten())
+            ) / (0.5 + 2.0 * w[b, :, real, j].sum(-1, keepdim=True))
+            expected[b] += w[b, :, :, j, None] * mean.unsqueeze(1)
+    assert_close(found, expected, atol=1e-11, rtol=1e-9)
+
+
+def test_propagation_lowers_the_penalised_error_of_the_values():
+    """μ minimises θ_v Σ_j ‖μ_j − v_j‖² + β Σ_ij w_ij ‖v_i − μ_j‖²: its gradient is 0 there."""
+    attention = make(("probabilistic", {"value_propagation": True, "value_strength": 0.3}, False))
+    q, k, v = heads()
+    w = attention.posterior(q, k, k, None)
+    means = attention.pull_values(w, v, None).requires_grad_()
+    spread = (v.unsqueeze(-2) - means.unsqueeze(-3)).square().sum(-1)  # (B, H, i, j)
+    cost = 0.3 * (means - v).square().sum() + (w * spread).sum()
+    (slope,) = torch.autograd.grad(cost, means)
+    assert_close(slope, torch.zeros_like(slope), atol=1e-12, rtol=0)
+
+
+def test_firmly_held_values_are_not_propagated():
+    held = make(("probabilistic", {"value_propagation": True, "value_strength": 1e12}, False))
+    q, k, v = heads()
+    assert_close(held.attend(q, k, v), make(("probabilistic", {}, False)).attend(q, k, v), atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("field", ["key_strength", "value_strength", "value_precision"])
+def test_strengths_must_be_positive(field):
+    with pytest.raises(ValueError, match=f"{field}=0 must be a positive number"):
+        build_attention("probabilistic", HIDDEN, HEADS, **{field: 0})
+
+
 def test_adaptation_cannot_be_causal():
     with pytest.raises(ValueError, match=r"causal=True with key_iterations=2 \(mixes all queries\): use 0"):
         build_attention("probabilistic", HIDDEN, HEADS, causal=True, key_iterations=2)
+    with pytest.raises(ValueError, match=r"causal=True with value_propagation=True \(mixes all queries\): use False"):
+        build_attention("probabilistic", HIDDEN, HEADS, causal=True, value_propagation=True)

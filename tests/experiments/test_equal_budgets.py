@@ -1,13 +1,15 @@
 """Runs of equal budgets: rehearsed in turns, then trained for as many steps as fit, whatever the load."""
 
 import json
-from pathlib import Path
+import shutil
+from dataclasses import replace
 
 import pytest
 
 from hf_efficient.cli import main
 from hf_efficient.experiments import equal_budgets
-from hf_efficient.experiments.equal_budgets import Pace, summarise, table
+from hf_efficient.experiments.budget_record import Arm, Pace, Record, score
+from hf_efficient.experiments.equal_budgets import table
 from hf_efficient.experiments.repetitions import ExperimentError, Variant, plan
 from hf_efficient.training import budget
 from hf_efficient.training.budget import Budget
@@ -39,47 +41,81 @@ def test_two_runs_are_rehearsed_trained_and_compared(tmp_path, monkeypatch, caps
     words += ["--seeds", "1", "--jobs", "2", "--output-dir", str(tmp_path / "out")]
     assert main(["compare", *words]) == 0
     record = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    paces = json.loads((tmp_path / "out" / "calibration.json").read_text())
     assert list(record["arms"]) == ["small", "wide"] and record["metric"] == "test_accuracy"
     for name, arm in record["arms"].items():
         results = json.loads((tmp_path / "out" / name / "seed_0" / "results.json").read_text())
         assert results["steps"] == arm["steps"] and results["threads"] == 1
-        assert arm["steps"] == max(1, int(0.05 / paces[name]["pace"]["seconds_per_step"]))
+        assert arm["steps"] == max(1, int(0.05 / arm["pace"]["seconds_per_step"]))
         assert arm["scores"] == {"0": results["metrics"]["test_accuracy"]}
     assert "too few repetitions to tell" in capsys.readouterr().out
 
-    monkeypatch.setattr(equal_budgets, "finish", None)  # nothing is left to run
-    assert main(["compare", *words]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(equal_budgets, "finish", None)  # nothing is left to run, nor to rehearse
+        patch.setattr(equal_budgets, "rehearse", None)
+        assert main(["compare", *words]) == 0
+        shutil.rmtree(tmp_path / "out" / "small")  # the record is enough
+        assert main(["compare", *words]) == 0
+
+    flat = f"flat={tmp_path / 'small.yaml'},num_hidden_layers=2"
+    elsewhere = [
+        flat,
+        *words[2:-1],
+        str(tmp_path / "elsewhere"),
+        "--record",
+        str(tmp_path / "out" / "comparison.json"),
+    ]
+    half = replace_pace(record["arms"]["small"], 0.5)  # a machine that is twice as fast
+    monkeypatch.setattr(equal_budgets, "rehearse", lambda runs, folder: dict.fromkeys(runs, half))
+    assert main(["compare", *elsewhere]) == 0
+    joined = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert list(joined["arms"]) == ["small", "wide", "flat"] and len(joined["commands"]) == len({*joined["commands"]})
+    assert joined["arms"]["flat"]["steps"] == record["arms"]["small"]["steps"]  # seconds of the first machine
+    assert joined["arms"]["wide"] == record["arms"]["wide"]
+
+    (tmp_path / "small.yaml").write_text(RUN + "# changed")
+    assert main(["compare", *words]) == 1 and "another config" in capsys.readouterr().err
 
 
-def repetitions(tmp_path: Path, scores: dict[str, list[float]]):
-    variants = [Variant(name, tmp_path / "x.yaml", ("--max_steps", "7")) for name in scores]
-    planned = plan(variants, range(3), tmp_path)
-    for repetition in planned:
-        value = scores[repetition.variant.name][repetition.seed]
-        metrics = {"eval_accuracy": 0.0, "test_accuracy": value}
-        repetition.folder.mkdir(parents=True)
-        found = {"metric_for_best_model": "accuracy", "metrics": metrics}
-        (repetition.folder / "results.json").write_text(json.dumps(found))
-    return planned
+def replace_pace(arm: dict, factor: float) -> Pace:
+    pace = Pace(**arm["pace"])
+    return replace(pace, seconds_per_step=factor * pace.seconds_per_step)
 
 
-def test_the_report_tells_differences_from_noise(tmp_path):
+def test_the_report_tells_differences_from_noise():
     scores = {"plain": [0.70, 0.71, 0.72], "better": [0.80, 0.816, 0.825], "same": [0.705, 0.70, 0.731]}
-    paces = dict.fromkeys(scores, Pace(2.0, 10.0, "CPU estimated", 2))
-    record = summarise(repetitions(tmp_path, scores), paces, "14s")
-    assert record["arms"]["plain"]["joules"] == 140 and record["arms"]["plain"]["seconds"] == 14
-    better, same = (next(x for x in record["differences"] if x["b"] == name) for name in ("better", "same"))
+    record = Record("14s", "test_accuracy")
+    for name, values in scores.items():
+        record.add(name, Arm([name], "", scores=dict(enumerate(values))), Pace(2.0, 10.0, "CPU estimated", 2))
+    record.add("not yet", Arm(["x"], ""), Pace(1.0, None, "", 1))
+    found = record.to_json()
+    assert found["arms"]["plain"]["joules"] == 140 and found["arms"]["plain"]["seconds"] == 14
+    better, same = (next(x for x in found["differences"] if x["b"] == name) for name in ("better", "same"))
     assert better["adjusted"] < 0.05 < same["adjusted"] and better["effect"] == pytest.approx(0.1037, abs=1e-3)
-    lines = table(record).splitlines()
-    assert lines[2].startswith("better") and "+0.10" in lines[2] and "p = " in lines[2]
+    lines = table(found).splitlines()
+    assert lines[2].startswith("better") and "+0.10" in lines[2] and "p = " in lines[2] and "not run" in lines[4]
+
+
+def test_a_record_is_of_one_budget_and_one_metric(tmp_path):
+    record = Record("14s", "test_accuracy")
+    record.add("plain", Arm(["plain"], "", scores={3: 0.5}), Pace(2.0, None, "", 1))
+    record.save(tmp_path / "record.json")
+    assert Record.load(tmp_path / "record.json", "14s") == record
+    with pytest.raises(ExperimentError, match="of 14s, not of 15s"):
+        Record.load(tmp_path / "record.json", "15s")
+    (repetition,) = plan([Variant("plain", tmp_path / "x.yaml")], [0], tmp_path)
+    with pytest.raises(ExperimentError, match="test_accuracy and by test_loss"):
+        record.add_score(repetition, "test_loss", 1.0)
+    (tmp_path / "record.json").write_text("{}")
+    with pytest.raises(ExperimentError, match=r"record\.json is no record of a comparison"):
+        Record.load(tmp_path / "record.json", "14s")
 
 
 def test_a_run_without_a_readable_result_is_named(tmp_path):
-    (repetition, *_) = planned = repetitions(tmp_path, {"plain": [0.7, 0.7, 0.7]})
+    (repetition,) = plan([Variant("plain", tmp_path / "x.yaml")], [0], tmp_path)
+    repetition.folder.mkdir(parents=True)
     (repetition.folder / "results.json").write_text("{")
     with pytest.raises(ExperimentError, match=r"plain, seed 0 left no readable results\.json"):
-        summarise(planned, {"plain": Pace(1.0, None, "", 1)}, "1s")
+        score(repetition)
 
 
 @pytest.mark.parametrize("wrong", [["--budget", "8"], ["--budget", "8min", "--seeds", "0"], []])

@@ -13,6 +13,28 @@ CHOICES = {
     "pooling": ("mean", "cls"),
 }
 
+# The research questions: of the paper's sizes, and what is learnt within minutes on two cores. Its text counts "heads"
+# where its code counts layers: both are the same here. intermediate_size is not given; 4 · hidden_size is usual.
+RQ2 = {
+    **{"image_size": 224, "patch_size": 16, "hidden_size": 64, "head_dim": 64, "intermediate_size": 256},
+    **{"heuristic": "contrast", "top_k": 138, "prob": 0.5, "prob_decay_rate": 5e-3},
+}
+SMALL = {
+    **{"image_size": 32, "patch_size": 4, "hidden_size": 96, "intermediate_size": 192},
+    **{"num_hidden_layers": 4, "num_attention_heads": 4},
+    **{"stem": "conv", "zero_init_outputs": True, "initializer_range": 0.06},
+}
+PRESETS = {
+    "rq1": {  # 1.8 billion parameters: the paper takes this for ViT-H/14, which has a third of them
+        **{"image_size": 224, "patch_size": 16, "hidden_size": 3072, "intermediate_size": 12288},
+        **{"num_hidden_layers": 16, "num_attention_heads": 16},
+        **{"heuristic": "none", "top_k": 196, "probabilistic": False, "prob_decay_rate": 0.0},
+    },
+    "rq1_small": {**SMALL, "heuristic": "none"},
+    **{f"rq2_{n}": {**RQ2, "num_hidden_layers": n, "num_attention_heads": n} for n in (4, 8, 12)},
+    "small": {**SMALL, "attention": "softmax"},
+}
+
 
 @strict_config
 class HuggingGreenViTConfig(VisionTransformerConfig):
@@ -49,11 +71,13 @@ class HuggingGreenViTConfig(VisionTransformerConfig):
             transformers' detection loss.
 
     Example:
+        >>> config = HuggingGreenViTConfig.from_preset("rq2_4", num_labels=10)  # or another of `presets`
         >>> config = HuggingGreenViTConfig(heuristic="entropy", top_k=98, num_labels=10)
         >>> model = HuggingGreenViTForImageClassification(config)
     """
 
     model_type = "hugginggreen_vit"
+    presets = PRESETS
     keys_to_ignore_at_inference = ["patch_indices", "bool_masked_pos", "attn_sparsity", "routing_balance"]
 
     attention: str = "probabilistic"

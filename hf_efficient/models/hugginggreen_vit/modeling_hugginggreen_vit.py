@@ -22,7 +22,7 @@ from ...layers.patch_selection import PatchSelector
 from ...layers.routing import HeadRouter, TokenRouter
 from ...layers.sparsity import attach_sparsity
 from ..base import check_single_labels
-from ..vision_transformer import VisionTransformerModel, VisionTransformerPreTrainedModel
+from ..vision_transformer import VisionTransformerModel, VisionTransformerPreTrainedModel, refuse_token_pooling
 from .configuration_hugginggreen_vit import HuggingGreenViTConfig
 from .detection import Predictor, QueryDecoder, check_objects, check_unpadded
 from .outputs import (
@@ -258,6 +258,7 @@ class HuggingGreenViTForMaskedImageModeling(HuggingGreenViTPreTrainedModel):
 
     def __init__(self, config: HuggingGreenViTConfig):
         super().__init__(config)
+        refuse_token_pooling(config)
         self.vit = HuggingGreenViTModel(config, use_mask_token=True)
         self.decoder = nn.Linear(config.hidden_size, config.patch_size**2 * config.num_channels)
         self.post_init()

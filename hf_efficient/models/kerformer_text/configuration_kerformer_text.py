@@ -34,6 +34,7 @@ class KerformerTextConfig(EncoderConfig):
     """
 
     model_type = "kerformer_text"
+    presets = PRESETS
 
     attention: str = "kerformer"
     vocab_size: int = 258
@@ -79,10 +80,3 @@ class KerformerTextConfig(EncoderConfig):
         if self.position_embedding == "rotary" and (not mechanism.per_head or mechanism.key_dim == 0):
             return "has no queries and keys that rotary positions could turn: set position_embedding='learned'"
         return super().misfit(name)
-
-    @classmethod
-    def from_preset(cls, name: str, **fields) -> "KerformerTextConfig":
-        """A size by name (`PRESETS`), with any field changed."""
-        if name not in PRESETS:
-            raise ValueError(f"unknown preset {name!r}; known: {', '.join(PRESETS)}.")
-        return cls(**{**PRESETS[name], **fields})

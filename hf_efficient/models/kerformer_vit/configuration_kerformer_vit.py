@@ -33,6 +33,7 @@ class KerformerViTConfig(VisionTransformerConfig):
     """
 
     model_type = "kerformer_vit"
+    presets = PRESETS
 
     attention: str = "kerformer"
     pooling: str | None = None
@@ -53,10 +54,3 @@ class KerformerViTConfig(VisionTransformerConfig):
             raise ValueError(f"pooling={self.pooling!r} must be 'mean', 'cls' or None.")
         if self.pooling == "cls" and not self.use_cls_token:
             raise ValueError("pooling='cls' needs use_cls_token=True.")
-
-    @classmethod
-    def from_preset(cls, name: str, **fields) -> "KerformerViTConfig":
-        """A size by name (`PRESETS`), with any field changed."""
-        if name not in PRESETS:
-            raise ValueError(f"unknown preset {name!r}; known: {', '.join(PRESETS)}.")
-        return cls(**{**PRESETS[name], **fields})

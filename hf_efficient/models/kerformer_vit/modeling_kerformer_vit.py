@@ -14,7 +14,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from ..base import check_single_labels
-from ..vision_transformer import VisionTransformerModel, VisionTransformerPreTrainedModel
+from ..vision_transformer import VisionTransformerModel, VisionTransformerPreTrainedModel, refuse_token_pooling
 from .configuration_kerformer_vit import KerformerViTConfig
 
 
@@ -106,6 +106,7 @@ class KerformerViTForMaskedImageModeling(KerformerViTPreTrainedModel):
 
     def __init__(self, config: KerformerViTConfig):
         super().__init__(config)
+        refuse_token_pooling(config)
         self.vit = KerformerViTModel(config, add_pooling_layer=False, use_mask_token=True)
         stride = config.encoder_stride
         self.decoder = nn.Sequential(

@@ -91,6 +91,28 @@ def test_normalisation_per_channel():
 
 def test_the_papers_presets_are_there():
     assert set(PRESETS) >= {"rq1", "rq2_4", "rq2_8", "rq2_12"}
+    assert set(HuggingGreenViTConfig.presets) == {"rq1", "rq1_small", "rq2_4", "rq2_8", "rq2_12", "small"}
+
+
+@pytest.mark.parametrize("name", ["rq1", "rq2_4", "rq2_8", "rq2_12", "small"])
+def test_a_preset_is_the_model_of_its_run(name):
+    file = PRESETS[name] if name != "small" else CONFIGS / "cifar10_hugginggreen_vit_small.yaml"
+    fields = yaml.safe_load(file.read_text())["model"]
+    run = AutoConfig.for_model(fields.pop("model_type"), **{**fields, "num_labels": 10})
+    assert HuggingGreenViTConfig.from_preset(name, num_labels=10).to_dict() == run.to_dict()
+
+
+def test_the_small_first_question_keeps_all_patches():
+    config = HuggingGreenViTConfig.from_preset("rq1_small", num_labels=10)
+    assert config.attention == "probabilistic" and config.heuristic == "none"
+    assert count(config) < 1_000_000
+    plain = HuggingGreenViTConfig.from_preset("rq1_small", attention="softmax", num_labels=10)
+    assert count(config) - count(plain) == 4 * 4  # one precision for each head: nothing else differs
+
+
+def test_an_unknown_preset_is_named():
+    with pytest.raises(ValueError, match="unknown preset 'rq4'; known: rq1, rq1_small, rq2_4, rq2_8, rq2_12, small"):
+        HuggingGreenViTConfig.from_preset("rq4")
 
 
 @pytest.mark.parametrize("depth", [4, 8, 12])
