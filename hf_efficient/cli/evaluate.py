@@ -1,4 +1,4 @@
-"""Evaluate a model on a dataset: image classifiers, object detectors, language models.
+"""Evaluate a model on a dataset: image classifiers, object detectors, segmentation, language models.
 
     hf-efficient evaluate results/cifar10_hugginggreen_vit_small
     hf-efficient evaluate results/pydocs_compressive_performer pydocs --split validation --output scores.json
@@ -12,7 +12,7 @@ from pathlib import Path
 from ..extras import require
 from .parser import Parser, number
 
-TASKS = ("image-classification", "object-detection", "text-generation")
+TASKS = ("image-classification", "object-detection", "image-segmentation", "text-generation")
 
 
 def main(argv: list[str]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -142,6 +143,11 @@ class ImageBatches(Dataset):
         if self.augmentation.softens_labels:
             labels = soften(labels, self.num_classes, self.augmentation.label_smoothing, partners, weight)
         return {"pixel_values": pixel_values, "labels": labels}
+
+    def pictures(self, pixel_values: Tensor) -> list[Image.Image]:
+        """Images of a batch as people see them."""
+        levels = ((pixel_values - self.shift) / self.scale).round().clamp(0, 255).to(torch.uint8)
+        return [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in levels]
 
     def draws(self) -> Draws:
         """The random numbers of the epoch."""

@@ -1,4 +1,4 @@
-"""How good a model is on a dataset: image classifiers, object detectors, language models.
+"""How good a model is on a dataset: image classifiers, object detectors, segmentation, language models.
 
 What the run that trained a model has said of its data holds here too: tokens, splits, limits, context and batches, all
 of which change the scores of a text. It stands in results.json beside the weights.
@@ -17,6 +17,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForObjectDetection,
+    AutoModelForSemanticSegmentation,
 )
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import cached_file
@@ -25,7 +26,7 @@ import hf_efficient
 
 from ..data.collators import take_batch
 from ..data.image_batches import ImageBatches
-from ..data.image_sets import ImageOptions, ImageSet
+from ..data.image_sets import ImageOptions, ImageSet, MaskOptions
 from ..data.text_streams import TextOptions, load_language_data
 from ..errors import BAD_INPUT, UNLOADABLE, told
 from ..inference import task_of
@@ -37,6 +38,7 @@ from .errors import RunError
 from .history import COSTS
 from .launch import finite, shown
 from .memory_trainer import MemoryTrainer
+from .segmentation_trainer import SegmentationTrainer
 from .tasks.image_classification import score
 from .tasks.language_modelling import segment_length, whole
 from .tasks.object_detection import DetectionOptions
@@ -45,9 +47,14 @@ from .trainer import EfficientTrainer
 AUTO_CLASSES = {
     "image-classification": AutoModelForImageClassification,
     "object-detection": AutoModelForObjectDetection,
+    "image-segmentation": AutoModelForSemanticSegmentation,
     "text-generation": AutoModelForCausalLM,
 }
-IMAGES = {"image-classification": ImageOptions, "object-detection": DetectionOptions}
+IMAGES = {
+    "image-classification": ImageOptions,
+    "object-detection": DetectionOptions,
+    "image-segmentation": MaskOptions,
+}
 
 
 # What a model keeps to on other data as well.
@@ -190,6 +197,9 @@ def image_trainer(
     if images.kind == "objects":
         batches = ImageBatches(images, **looks, task="detection", mosaic=mosaic)
         return DetectionTrainer(model, training, data_collator=take_batch, eval_dataset=batches)
+    if images.kind == "mask":
+        batches = ImageBatches(images, **looks, task="segmentation")
+        return SegmentationTrainer(model, training, data_collator=take_batch, eval_dataset=batches)
     batches = ImageBatches(images, **looks)
     return EfficientTrainer(model, training, data_collator=take_batch, eval_dataset=batches, compute_metrics=score)
 

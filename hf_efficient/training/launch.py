@@ -41,7 +41,8 @@ def train_and_report(
     trainer: EfficientTrainer, run: Run, unit: str = "image", items_per_sample: float = 1, **known
 ) -> dict:
     """Trains and leaves in output_dir: the model and its processor or tokenizer as `from_pretrained` reads them,
-    its card README.md, results.json, history.csv, curves.png, and, where codecarbon is installed, energy.json.
+    its card README.md, results.json, history.csv, curves.png, predictions.png of dense tasks, and, where codecarbon is
+    installed, energy.json.
 
     Args:
         unit, items_per_sample: what energy is reckoned per, and how many of them a sample of the data has.
@@ -76,6 +77,8 @@ def train_in_folder(trainer: EfficientTrainer, run: Run, unit: str, items_per_sa
     if trainer.is_world_process_zero():
         with told(f"the results can't be written to {run.training.output_dir}", TrainingError):
             replace_file(Path(run.training.output_dir) / "results.json", json.dumps(results, indent=2) + "\n")
+            if hasattr(trainer, "draw_predictions"):
+                trainer.draw_predictions(Path(run.training.output_dir) / "predictions.png")
             write_card(run.training.output_dir)
         print("\n" + table(results), flush=True)
     trainer.wait()
@@ -156,6 +159,7 @@ def collect(trainer: EfficientTrainer, run: Run, metrics: dict) -> dict:
         "dataset": run.dataset.get("name"),
         "model": model.config.model_type,
         "metrics": {name: finite(value) for name, value in metrics.items() if not COSTS.search(name)},
+        **({"iou_by_class": trainer.class_ious} if getattr(trainer, "class_ious", None) else {}),
         "train_loss": logged[-1] if logged else None,
         "best_metric": finite(state.best_metric),
         "best_step": state.best_global_step,

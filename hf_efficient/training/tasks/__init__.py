@@ -11,12 +11,13 @@ from ..configs import find_config
 from ..errors import RunError
 from ..run import Run, read_file
 from ..trainer import EfficientTrainer
-from . import image_classification, image_pretraining, language_modelling, object_detection
+from . import image_classification, image_pretraining, image_segmentation, language_modelling, object_detection
 
 # From the words of a command line to what results.json holds, ...
 TASKS: dict[str, Callable[[list[str]], dict]] = {
     image_classification.TASK: image_classification.main,
     object_detection.TASK: object_detection.main,
+    image_segmentation.TASK: image_segmentation.main,
     language_modelling.TASK: language_modelling.main,
     image_pretraining.MASKED: image_pretraining.train_masked,
     image_pretraining.CONTRASTIVE: image_pretraining.train_contrastive,
@@ -25,6 +26,7 @@ TASKS: dict[str, Callable[[list[str]], dict]] = {
 PREPARATIONS: dict[str, Callable[[list[str]], tuple[EfficientTrainer, Run]]] = {
     image_classification.TASK: image_classification.prepare,
     object_detection.TASK: object_detection.prepare,
+    image_segmentation.TASK: image_segmentation.prepare,
     language_modelling.TASK: language_modelling.prepare,
     image_pretraining.MASKED: image_pretraining.prepare_masked,
     image_pretraining.CONTRASTIVE: image_pretraining.prepare_contrastive,

@@ -22,7 +22,7 @@ from ..losses import soft_label_loss
 from ..metrics import classification_scores
 from ..run import Run, load_run
 from ..trainer import EfficientTrainer
-from .images import build_for_classes, load_splits, pixel_statistics
+from .images import build_for_classes, load_splits, pixel_statistics, size_for
 
 TASK = "image-classification"
 SECTIONS = {"dataset": ImageOptions, "augmentation": Augmentation}
@@ -44,8 +44,9 @@ def build_trainer(run: Run) -> EfficientTrainer:
     images, test = load_splits(run)
     mean, std = pixel_statistics(images.train)
     model = build_for_classes(run, AutoModelForImageClassification, images.train.class_names, mean, std)
+    size = size_for(model, images.train)
     augmentation = Augmentation(**run.augmentation)
-    looks = {"mean": mean, "std": std, "image_size": model.config.image_size}
+    looks = {"mean": mean, "std": std, "image_size": size}
     return EfficientTrainer(
         model,
         run.training,
@@ -53,7 +54,7 @@ def build_trainer(run: Run) -> EfficientTrainer:
         train_dataset=ImageBatches(images.train, **looks, augmentation=augmentation, seed=run.training.seed),
         eval_dataset=ImageBatches(images.evaluation, **looks),
         test_dataset=None if test is None else ImageBatches(test, **looks),
-        processing_class=image_processor_for(model.config, image_mean=mean, image_std=std),
+        processing_class=image_processor_for(model.config, image_mean=mean, image_std=std, image_size=size),
         compute_loss_func=soft_label_loss(model) if augmentation.softens_labels else None,
         compute_metrics=score,
     )

@@ -36,6 +36,11 @@ def build_for_classes(
     )
 
 
+def size_for(model: PreTrainedModel, images: ImageSet) -> int | tuple[int, int]:
+    """The model's image_size; that of the images, if its config has none."""
+    return getattr(model.config, "image_size", None) or tuple(images.pixels.shape[2:])
+
+
 def pixel_statistics(images: ImageSet) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of each channel, as shares of 255"""
     counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in images.pixels.unbind(1)]).double()

@@ -21,7 +21,7 @@ from ...data.image_sets import ObjectOptions
 from ..detection_trainer import DetectionTrainer
 from ..launch import train_and_report
 from ..run import Run, load_run
-from .images import build_for_classes, load_splits, pixel_statistics
+from .images import build_for_classes, load_splits, pixel_statistics, size_for
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,9 @@ def build_trainer(run: Run) -> DetectionTrainer:
     images, test = load_splits(run, DetectionOptions)
     mean, std = pixel_statistics(images.train)
     model = build_for_classes(run, AutoModelForObjectDetection, images.train.class_names, mean, std)
+    size = size_for(model, images.train)
     mosaic = run.dataset.get("mosaic", False)
-    looks = {"mean": mean, "std": std, "image_size": model.config.image_size, "task": "detection", "mosaic": mosaic}
+    looks = {"mean": mean, "std": std, "image_size": size, "task": "detection", "mosaic": mosaic}
     augmentation = Augmentation(**run.augmentation)
     return DetectionTrainer(
         model,
@@ -64,5 +65,7 @@ def build_trainer(run: Run) -> DetectionTrainer:
         train_dataset=ImageBatches(images.train, **looks, augmentation=augmentation, seed=run.training.seed),
         eval_dataset=ImageBatches(images.evaluation, **looks),
         test_dataset=None if test is None else ImageBatches(test, **looks),
-        processing_class=image_processor_for(model.config, "object-detection", image_mean=mean, image_std=std),
+        processing_class=image_processor_for(
+            model.config, "object-detection", image_mean=mean, image_std=std, image_size=size
+        ),
     )
