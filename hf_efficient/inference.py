@@ -17,7 +17,9 @@ ENDINGS = {
     "object-detection": ("ForObjectDetection",),
     "image-segmentation": ("ForSemanticSegmentation",),
     "text-generation": ("ForCausalLM", "LMHeadModel"),
+    "text-classification": ("ForSequenceClassification", "ForSequencePairClassification"),
 }
+OF_TEXTS = ("text-generation", "text-classification")
 
 
 def read_config(model: str, trust_remote_code: bool = False) -> PreTrainedConfig:
@@ -26,9 +28,14 @@ def read_config(model: str, trust_remote_code: bool = False) -> PreTrainedConfig
         return AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
 
 
+def architectures_of(model: str, trust_remote_code: bool = False) -> list[str]:
+    """The classes that a model was saved from."""
+    return read_config(model, trust_remote_code).architectures or []
+
+
 def task_of(model: str, trust_remote_code: bool = False) -> str:
     """What a model was made for."""
-    architectures = read_config(model, trust_remote_code).architectures or []
+    architectures = architectures_of(model, trust_remote_code)
     for task, endings in ENDINGS.items():
         if any(name.endswith(endings) for name in architectures):
             return task
@@ -52,17 +59,21 @@ def predict(
 
     Args:
         model: a folder, or a repository on the Hub.
-        inputs: image files, or texts to go on from.
+        inputs: image files, or texts to classify or to go on from.
         task: by default what the model was made for.
-        top_k: labels per image, of a classifier.
+        top_k: labels per image or text, of a classifier.
         threshold: score from which on a box of a detector counts.
         max_new_tokens, temperature, seed: of a language model's continuation; temperature 0 takes the likeliest token.
     """
-    task = task or task_of(model, trust_remote_code)
+    task, architectures = task or task_of(model, trust_remote_code), architectures_of(model, trust_remote_code)
     if task == "text-generation":
         set_seed(seed)
         sampling = {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}
         options = {"max_new_tokens": max_new_tokens, "return_full_text": False, **sampling}
+    elif task == "text-classification":
+        if any(name.endswith("ForSequencePairClassification") for name in architectures):
+            raise CommandError(f"{model} classifies pairs of texts, which pipelines can't: see docs/texts.md.")
+        options = {"top_k": top_k}
     else:
         for name in inputs:
             if not Path(name).is_file() and "://" not in name:
@@ -72,12 +83,12 @@ def predict(
 
     def read(name: str):
         """A file as training reads it; a pipeline would drop transparency and clip 16 bits."""
-        return name if task == "text-generation" or "://" in name else open_rgb(name)
+        return name if task in OF_TEXTS or "://" in name else open_rgb(name)
 
     with told(model, causes=UNLOADABLE):
         answer = pipeline(task, model=model, trust_remote_code=trust_remote_code)
     found = []
     for given in inputs:
-        with told(given if task != "text-generation" else "the text"):
+        with told("the text" if task in OF_TEXTS else given):
             found.append({"input": given, "task": task, "predictions": answer(read(given), **options)})
     return found

@@ -78,13 +78,12 @@ def is_linear(cost: str) -> bool:
 
 
 def configs(task: str | None) -> list[tuple[str, ...]]:
-    import yaml
-
     from ..training.configs import describe_config, list_configs
+    from ..training.run_file import read_file
 
     rows = [("config", "task", "about")]
     for name, file in list_configs().items():
-        stated = yaml.safe_load(file.read_text(encoding="utf-8"))["task"]
+        stated = read_file(str(file))["task"]
         if task in (None, stated):
             rows.append((name, stated, describe_config(file)))
     return rows

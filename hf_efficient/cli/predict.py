@@ -1,6 +1,7 @@
-"""Use a model: labels or boxes of images, or how a text goes on.
+"""Use a model: labels or boxes of images, labels of texts, or how a text goes on.
 
     hf-efficient predict results/cifar10_kerformer_vit_small cat.png dog.png
+    hf-efficient predict results/sst2_kerformer_text_small "a film to see"
     hf-efficient predict results/pydocs_compressive_performer "The import statement"
     cat story.txt | hf-efficient predict results/pydocs_compressive_performer --json
 
@@ -18,7 +19,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("model", help="a folder, or a repository on the Hub")
     parser.add_argument("inputs", nargs="*", metavar="input", help="image files, or texts; - is standard input")
     parser.add_argument("--task", help="by default what the model was made for")
-    parser.add_argument("--top-k", type=number(int, 1), default=5, help="labels per image (default: %(default)s)")
+    parser.add_argument(
+        "--top-k", type=number(int, 1), default=5, help="labels per image or text (default: %(default)s)"
+    )
     parser.add_argument(
         "--threshold", type=number(float, 0, 1), default=0.5, help="least score of a box (default: %(default)s)"
     )

@@ -75,6 +75,11 @@ class Augmentation:
         return bool((self.mixup or self.cutmix) and self.mix_probability)
 
     @property
+    def changes_pixels(self) -> bool:
+        moves = self.flip or self.crop or self.resized_crop
+        return bool(moves or self.randaugment or self.erase or self.mixes)
+
+    @property
     def softens_labels(self) -> bool:
         """Whether labels become shares of classes (B, classes), which `soft_cross_entropy` takes."""
         return self.mixes or self.label_smoothing > 0

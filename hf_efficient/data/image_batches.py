@@ -19,6 +19,7 @@ from .augmentation import (
     resized_crop,
     resized_crop_boxes,
 )
+from .feature_cache import FixedFeatures, compute_once
 from .image_decoding import IGNORED
 from .image_sets import ImageSet
 from .mosaics import mosaic as make_mosaics
@@ -57,6 +58,8 @@ class ImageBatches(Dataset):
             "segmentation": `labels`, the class of each pixel (B, H, W); 255 is ignored.
             "pixels": nothing.
         mosaic: for detection: each image in a square with three others. Without augmentation, always the same three.
+        features: what a model makes of images before anything that learns. Where no augmentation changes pixels, it is
+            computed once, kept in the cache, and stands in a batch under its name, instead of `pixel_values`.
 
     Example:
         >>> images = load_images("cifar10")
@@ -75,6 +78,7 @@ class ImageBatches(Dataset):
         seed: int = 0,
         task: str = "classification",
         mosaic: bool = False,
+        features: FixedFeatures | None = None,
     ):
         self.images, self.seed, self.task, self.mosaic = images, seed, task, mosaic
         self.augments = augmentation is not None
@@ -89,6 +93,11 @@ class ImageBatches(Dataset):
         # Shared, so that workers of a loader that lives on see the next epoch too.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._draws = None
+        self.features = None
+        if features is not None and task == "classification" and not self.augmentation.changes_pixels:
+            looks = [self.scale.flatten().tolist(), self.shift.flatten().tolist(), self.image_size]
+            self.features_name = features.name
+            self.features = compute_once(features, images.pixels, looks, lambda rows: self._finished(rows)[0])
 
     def _check(self) -> None:
         if self.task not in TASKS:
@@ -132,6 +141,8 @@ class ImageBatches(Dataset):
             raise ValueError("indices is empty: a batch needs at least one image.")
         if self.task == "detection":
             return self._detection_batch(rows)
+        if self.features is not None:
+            return {self.features_name: self.features[rows], "labels": self._soft(self.images.labels[rows])}
         pixel_values, labels = self._finished(rows)
         draws, weight, partners = self.draws(), None, None
         if self.augmentation.mixes:
@@ -140,9 +151,12 @@ class ImageBatches(Dataset):
             pixel_values, weight = mix(pixel_values, mixed, draws.mixtures[rows])
         if self.task == "pixels":
             return {"pixel_values": pixel_values}
-        if self.augmentation.softens_labels:
-            labels = soften(labels, self.num_classes, self.augmentation.label_smoothing, partners, weight)
-        return {"pixel_values": pixel_values, "labels": labels}
+        return {"pixel_values": pixel_values, "labels": self._soft(labels, partners, weight)}
+
+    def _soft(self, labels: Tensor, partners: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
+        if not self.augmentation.softens_labels:
+            return labels
+        return soften(labels, self.num_classes, self.augmentation.label_smoothing, partners, weight)
 
     def pictures(self, pixel_values: Tensor) -> list[Image.Image]:
         """Images of a batch as people see them."""

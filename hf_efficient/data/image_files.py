@@ -9,7 +9,6 @@ save_to_disk                    of `datasets`
 <owner>/<name>                  of the Hub, or of the cache of `datasets` if there is no network
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +20,8 @@ from PIL import Image
 from .coco_files import is_coco, read_coco
 from .image_columns import Columns, find_columns
 from .image_sources import Source, naming
+from .split_names import SPLIT_NAMES, split_of
 
-VALIDATION_NAMES = ("validation", "valid", "val", "dev", "eval")
-EVALUATION_NAMES = (*VALIDATION_NAMES, "test")  # the first that is there is taken
-SPLIT_NAMES = ("train", "training", *EVALUATION_NAMES)
 BUILDERS = {".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
 IMAGE_FOLDERS = ("images", "image", "img", "imgs", "JPEGImages")
 MASK_FOLDERS = ("masks", "mask", "annotations", "labels", "SegmentationClass")
@@ -216,13 +213,6 @@ def split_folders(path: Path) -> dict[str, Path]:
 
 def first_folder(path: Path, names: tuple[str, ...]) -> Path | None:
     return next((path / name for name in names if (path / name).is_dir()), None)
-
-
-def split_of(file: Path, root: Path) -> str:
-    """The split that a word of the file's name, or a folder inside `root`, is called by; else "train"."""
-    words = re.findall(r"(?<![a-z])[a-z]+(?=[-_.\d]|$)", file.stem.lower())
-    folders = [folder.lower() for folder in file.relative_to(root).parts[:-1]]
-    return next((word for word in (*words, *reversed(folders)) if word in SPLIT_NAMES), "train")
 
 
 def fingerprint(file: Path) -> list:

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from .image_cache import Split, decode_once
 from .image_decoding import IGNORED, Reading, mask_table
-from .image_files import EVALUATION_NAMES, VALIDATION_NAMES, Finder
+from .image_files import Finder
 from .image_sources import Source
+from .label_splits import QUARTER, first_of_classes, part_off, quarter
 from .named_images import FACTS, find_sources
 from .objects import Objects
-
-HELD_OUT = 4  # of data without an evaluation split, every 4th image of a class
+from .split_names import EVALUATION_NAMES, VALIDATION_NAMES
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class ImageSet:
         """At most so many images, as many of each class as can be, in their order."""
         if limit is None or limit >= len(self):
             return self
-        return self.subset(rank_in_class(self.strata()).argsort(stable=True)[:limit].sort().values)
+        return self.subset(first_of_classes(self.strata(), limit))
 
 
 class ImageSplits(NamedTuple):
@@ -165,7 +165,7 @@ class ImageOptions:
             return ImageSplits(train, evaluation)
         if self.validation >= len(train):
             raise ValueError(f"validation={self.validation} would leave nothing of {len(train)} training images.")
-        return ImageSplits(*part_off(train, self.validation))
+        return ImageSplits(*map(train.subset, part_off(train.strata(), self.validation)))
 
     def load_test(self) -> ImageSet | None:
         """What chooses nothing: the split "test" beside a split for validation; or, if training images are held out,
@@ -231,32 +231,11 @@ def load_masks(name: str | Path, **options) -> ImageSplits:
 
 def hold_out(images: ImageSet) -> ImageSplits:
     """Splits off a quarter of the images, of classes the same share of each."""
-    order = torch.from_numpy(np.random.default_rng(0).permutation(len(images)))
     classes = images.labels if images.kind == "label" else torch.zeros(len(images), dtype=torch.int64)
-    held_out = torch.zeros(len(images), dtype=torch.bool)
-    held_out[order] = rank_in_class(classes[order]) % HELD_OUT == HELD_OUT - 1
-    if not held_out.any():
-        raise ValueError(f"{len(images)} images are too few for an evaluation split: each class needs {HELD_OUT}.")
-    return ImageSplits(*(images.subset(part.nonzero().flatten()) for part in (~held_out, held_out)))
-
-
-def part_off(images: ImageSet, count: int) -> tuple[ImageSet, ImageSet]:
-    """The images without `count` of them, and those: as many of every class as can be, always the same."""
-    order = torch.from_numpy(np.random.default_rng(0).permutation(len(images)))
-    chosen = order[rank_in_class(images.strata()[order]).argsort(stable=True)[:count]]
-    held_out = torch.zeros(len(images), dtype=torch.bool)
-    held_out[chosen] = True
-    return images.subset((~held_out).nonzero().flatten()), images.subset(held_out.nonzero().flatten())
-
-
-def rank_in_class(labels: Tensor) -> Tensor:
-    """(N,): how many of the same label come before each."""
-    order = labels.argsort(stable=True)
-    counts = labels.bincount()
-    starts = counts.cumsum(0) - counts
-    ranks = torch.empty_like(labels)
-    ranks[order] = torch.arange(len(labels)) - starts[labels[order]]
-    return ranks
+    train, held_out = quarter(classes)
+    if not len(held_out):
+        raise ValueError(f"{len(images)} images are too few for an evaluation split: each class needs {QUARTER}.")
+    return ImageSplits(images.subset(train), images.subset(held_out))
 
 
 def _digits() -> ImageSet:

@@ -47,6 +47,7 @@ class EncodedText(NamedTuple):
     characters: int  # what all tokens but the first stand for, spaces that no token holds included
     bytes: int
     unknown_rate: float  # the share of <unk>
+    spelled: int = 0  # bytes of what is <unk>, and an end for each: what it takes to write them out
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def encode_text(
         starts = [0] if document_start is None else _occurrences(text, document_start.encode())
         return _counted(text, np.frombuffer(text, np.uint8), np.array(starts), first_bytes=1)
     key = hashlib.sha256(text)
-    key.update(f"{tokenizer.backend_tokenizer.to_str()}\0{document_start}".encode())
+    key.update(f"{tokenizer.backend_tokenizer.to_str()}\0{document_start}\0{EncodedText._fields}".encode())
     folder = (cache or cache_folder() / "text") / key.hexdigest()[:32]
     if not folder.is_dir():
         _write(folder, _tokenize(text, tokenizer, document_start))
@@ -134,18 +135,24 @@ def _tokenize(text: bytes, tokenizer: PreTrainedTokenizerFast, document_start: s
     cuts = [0] if document_start is None else _occurrences(whole, document_start)
     size = len(tokenizer)
     dtype = np.uint8 if size <= 2**8 else np.uint16 if size <= 2**16 else np.int32
-    parts, starts, seen = [], [], 0
+    parts, starts, seen, spelled = [], [], 0, 0
+    has_unknown = tokenizer.unk_token is not None
+    options = {"add_special_tokens": False, "verbose": False, "return_offsets_mapping": has_unknown}
     for start, stop in zip(cuts, [*cuts[1:], len(whole)], strict=True):
         starts.append(seen)
         group = list(pieces(whole[start:stop]))
         for at in range(0, len(group), PIECES):
-            for ids in tokenizer(group[at : at + PIECES], add_special_tokens=False, verbose=False)["input_ids"]:
+            encoded = tokenizer(group[at : at + PIECES], **options)
+            for i, ids in enumerate(encoded["input_ids"]):
                 parts.append(np.array(ids, dtype))
                 seen += len(ids)
+                if has_unknown:
+                    unknown = parts[-1] == tokenizer.unk_token_id
+                    spelled += _spelled(group[at + i], unknown, encoded["offset_mapping"][i])
     tokens = np.concatenate(parts)
     if not len(tokens):
         raise ValueError(f"a text of {len(text)} bytes has no tokens: it is all space.")
-    unknown = 0.0 if tokenizer.unk_token_id is None else float(np.mean(tokens == tokenizer.unk_token_id))
+    unknown_rate = float(np.mean(tokens == tokenizer.unk_token_id)) if has_unknown else 0.0
     before = 0  # bytes of space that no token holds
     for first in pieces(whole):
         encoded = tokenizer(first, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
@@ -156,14 +163,24 @@ def _tokenize(text: bytes, tokenizer: PreTrainedTokenizerFast, document_start: s
         first_bytes = len(tokenizer.convert_ids_to_tokens(encoded["input_ids"][0]))
     else:
         first_bytes = len(first[: encoded["offset_mapping"][0][1]].encode())
-    return _counted(text, tokens, np.array(starts), before + first_bytes, unknown)
+    if tokens[0] == tokenizer.unk_token_id:  # the first is not predicted
+        spelled -= first_bytes + 1
+    return _counted(text, tokens, np.array(starts), before + first_bytes, unknown_rate, spelled)
 
 
-def _counted(text: bytes, tokens, documents, first_bytes: int, unknown_rate: float = 0.0) -> EncodedText:
+def _spelled(piece: str, unknown: np.ndarray, offsets: list[tuple[int, int]]) -> int:
+    """The bytes of a piece that stand behind unknown tokens, and an end for each of these."""
+    spans = (offsets[i] for i in np.flatnonzero(unknown))
+    return sum(len(piece[start:stop].encode()) + 1 for start, stop in spans)
+
+
+def _counted(
+    text: bytes, tokens, documents, first_bytes: int, unknown_rate: float = 0.0, spelled: int = 0
+) -> EncodedText:
     """Of UTF-8, a character is every byte that does not continue one."""
     predicted = np.frombuffer(text, np.uint8)[first_bytes:]
     characters = int(np.count_nonzero(predicted & 0b1100_0000 != 0b1000_0000))
-    return EncodedText(tokens, documents, characters, len(predicted), unknown_rate)
+    return EncodedText(tokens, documents, characters, len(predicted), unknown_rate, spelled)
 
 
 def _occurrences(text, part) -> list[int]:
@@ -184,7 +201,7 @@ def _write(folder: Path, text: EncodedText) -> None:
     try:
         np.save(draft / "tokens.npy", text.tokens)
         np.save(draft / "documents.npy", text.documents)
-        counts = {name: getattr(text, name) for name in ("characters", "bytes", "unknown_rate")}
+        counts = {name: getattr(text, name) for name in ("characters", "bytes", "unknown_rate", "spelled")}
         (draft / "counts.json").write_text(json.dumps(counts))
         for file in draft.iterdir():
             with file.open("rb") as opened:

@@ -2,17 +2,20 @@
 
 byte   256 tokens, one per byte: any text, no training, and the id is the byte
 bpe    byte-level byte-pair encoding: any text
-word   words and punctuation that occur often enough; what does not is <unk>, so say how often (`unknown_rate`)
+word   words and marks that occur often enough (`word_tokenizer.py`); what does not is <unk>, so say how often
+       (`unknown_rate`)
 """
 
 from collections.abc import Iterable
+from typing import Literal
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from .text import LEVELS, decode
+from .word_tokenizer import UNKNOWN, word_tokenizer
 
-UNKNOWN, PADDING, MASK, SENTENCE_END = "<unk>", "<pad>", "<mask>", "</s>"
+PADDING, MASK = "<pad>", "<mask>"
 PIECE = 1 << 16  # characters handed to the trainers at a time
 LONG_WORD = r"\S{128}|\s{128}"  # cut off from what follows: learning from a word takes the square of its length
 
@@ -37,13 +40,15 @@ def build_tokenizer(
     if level not in LEVELS:
         raise ValueError(f"level={level!r} must be one of {', '.join(LEVELS)}.")
     if level == "byte":
-        return _wrap(_byte_tokenizer(), padding, mask)
+        return _wrap(_byte_tokenizer(), padding, mask and AddedToken(MASK, special=True))
     if not train:
         raise ValueError(f"train is empty: a tokenizer of level {level!r} learns from the training split.")
     text = decode(train, "train")
+    # It stands for a token with its spaces: " cat" of BPE.
+    mask_token = mask and AddedToken(MASK, lstrip=True, rstrip=level == "word", special=True)
     if level == "bpe":
-        return _wrap(_bpe_tokenizer(text, vocab_size), padding, mask)
-    return _wrap(_word_tokenizer(text, vocab_size, min_count), padding, mask, unk_token=UNKNOWN)
+        return _wrap(_bpe_tokenizer(text, vocab_size), padding, mask_token)
+    return _wrap(word_tokenizer(list(pieces(text)), vocab_size, min_count), padding, mask_token, unk_token=UNKNOWN)
 
 
 def unknown_rate(tokenizer: PreTrainedTokenizerFast, text: str) -> float:
@@ -100,30 +105,13 @@ def _bpe_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def _word_tokenizer(text: str, vocab_size: int, min_count: int) -> Tokenizer:
-    """Words, numbers and single marks, as NLTK's simple tokenizer has them; the end of a line is the delimiter </s>,
-    which the paper's multi-word tokenizer puts after sentences."""
-    if min_count < 1:
-        raise ValueError(f"min_count={min_count} must be at least 1.")
-    if vocab_size < 2:
-        raise ValueError(f"vocab_size={vocab_size} must be at least 2: {UNKNOWN} and a word.")
-    tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    written_out = normalizers.Replace(SENTENCE_END, " ".join(SENTENCE_END))  # what stands in the text ends no line
-    ends = normalizers.Replace(Regex(r"\s*\n\s*"), f" {SENTENCE_END} ")
-    tokenizer.normalizer = normalizers.Sequence([written_out, ends])
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"</s>|\w+(?:['’]\w+)*|[^\w\s]"), "removed", invert=True)
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=vocab_size, min_frequency=min_count, special_tokens=[UNKNOWN], show_progress=False
-    )
-    tokenizer.train_from_iterator(pieces(text), trainer)
-    return tokenizer
-
-
-def _wrap(tokenizer: Tokenizer, padding: bool, mask: bool, **special) -> PreTrainedTokenizerFast:
+def _wrap(
+    tokenizer: Tokenizer, padding: bool, mask: AddedToken | Literal[False], **special
+) -> PreTrainedTokenizerFast:
     if padding:
         special["pad_token"] = PADDING
     if mask:
-        special["mask_token"] = MASK
+        special["mask_token"] = mask
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         split_special_tokens=not mask,  # what a text says is text, though it be "<unk>"

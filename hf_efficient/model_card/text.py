@@ -63,6 +63,16 @@ def limits(model: TrainedModel) -> list[str]:
             f"It knows {config.num_labels} classes and answers with one of them whatever it is shown. Its scores were "
             f"not calibrated. It was made for images of {config.image_size} pixels."
         )
+    elif model.task.name == "text-classification":
+        found.append(
+            f"It knows {config.num_labels} classes and answers with one of them whatever it reads. Its scores were "
+            "not calibrated."
+        )
+        cut = {name: part for name, part in results.get("cut_texts", {}).items() if part["cut"]}
+        if cut:
+            shares = ", ".join(f"{part['cut'] / part['texts']:.1%} of {name}" for name, part in cut.items())
+            length = next(iter(cut.values()))["max_length"]
+            found.append(f"It read only the first {length:,} tokens of long texts ({shares}).")
     elif model.task.name == "text-generation":
         found.append(
             "It goes on in the manner of the text that it was trained on. It knows no facts, follows no instructions, "
@@ -71,8 +81,8 @@ def limits(model: TrainedModel) -> list[str]:
     if model.was_chosen and not any(name.startswith("test_") for name in results["metrics"]):
         found.append(
             f"The weights are those of the evaluation with the best {results['metric_for_best_model']} "
-            f"(step {results['best_step']}), on the same images that the table is about: its figures are a little "
-            "better than they would be on others."
+            f"(step {results['best_step']}), on the same {model.task.samples} that the table is about: its figures "
+            "are a little better than they would be on others."
         )
     if results:
         found.append(f"It is one run, with seed {results.get('seed')}: another seed gives somewhat other figures.")

@@ -15,19 +15,22 @@ from ..models.auto import FAMILIES
 
 class Task(NamedTuple):
     name: str
-    call: str  # how its pipeline is called
+    call: str | None  # how its pipeline is called; None where there is none
+    samples: str = "images"  # what it is shown
 
 
 CLASSIFY = 'model("photo.png")'
+CONTINUE = 'model("The import statement", max_new_tokens=100, do_sample=True)'
 TASKS = {
     "ForImageClassification": Task("image-classification", CLASSIFY),
     "ForObjectDetection": Task("object-detection", CLASSIFY),
     "ForSemanticSegmentation": Task("image-segmentation", CLASSIFY),
     "ForMaskedImageModeling": Task("image-feature-extraction", 'model("photo.png", pool=True)'),
-    "ForSequenceClassification": Task("text-classification", 'model("A film to see.")'),
-    "ForMaskedLM": Task("fill-mask", 'model("A <mask> to see.")'),
-    "ForCausalLM": Task("text-generation", 'model("The import statement", max_new_tokens=100, do_sample=True)'),
-    "LMHeadModel": Task("text-generation", 'model("The import statement", max_new_tokens=100, do_sample=True)'),
+    "ForSequenceClassification": Task("text-classification", 'model("A film to see.")', "texts"),
+    "ForSequencePairClassification": Task("text-classification", None, "texts"),
+    "ForMaskedLM": Task("fill-mask", 'model("A <mask> to see.")', "texts"),
+    "ForCausalLM": Task("text-generation", CONTINUE, "texts"),
+    "LMHeadModel": Task("text-generation", CONTINUE, "texts"),
     "Model": Task("image-feature-extraction", 'model("photo.png", pool=True)'),
 }
 
@@ -78,10 +81,15 @@ DATASETS = {
     "bccd": Dataset("BCCD", None, "validation"),
     "camvid": Dataset("CamVid", None, "validation"),
     "digits": Dataset("scikit-learn's digits", None, "a quarter held out"),
+    "sst2": Dataset("SST-2", "stanfordnlp/sst2", "validation"),
+    "imdb": Dataset("IMDB", "stanfordnlp/imdb", "test"),
+    "listops": Dataset("ListOps, made by hf_efficient", None, "validation"),
+    "pathfinder": Dataset("Pathfinder, made by hf_efficient", None, "validation"),
+    "retrieval": Dataset("Long Range Arena's retrieval (ACL Anthology Network)", None, "validation"),
     "enwik8": Dataset("enwik8", "LTCB/enwik8", "validation"),
     "pydocs": Dataset("the documentation in CPython's pydoc_data.topics", None, "validation"),
 }
-ENGLISH = ("enwik8", "pydocs")
+ENGLISH = ("enwik8", "pydocs", "sst2", "imdb", "retrieval")
 SMALLEST_ENWIK8 = 20_000_000  # bytes; no preset reads less of it
 
 
@@ -154,7 +162,7 @@ class TrainedModel:
             return Dataset(f"the first {size / 1e6:.1f} MB of enwik8", None, "validation")
         found = DATASETS.get(name, Dataset(name, None, "evaluation"))
         if self.results.get("settings", {}).get("dataset", {}).get("validation"):
-            return found._replace(split="held-out training images")
+            return found._replace(split=f"held-out training {self.task.samples}")
         return found
 
     @property

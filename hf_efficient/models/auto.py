@@ -74,6 +74,11 @@ FAMILIES = {
         },
         processor="MobileViTImageProcessor",
     ),
+    "imagesig": Family(
+        "ImageSig",
+        {"AutoModel": "Model", "AutoModelForImageClassification": "ForImageClassification"},
+        processor="ViTImageProcessor",
+    ),
     "compressive_performer": Family(
         "CompressivePerformer",
         {"AutoModel": "Model", "AutoModelForCausalLM": "ForCausalLM"},

@@ -220,6 +220,21 @@ class EfficientConfig(PreTrainedConfig):
         return ()
 
 
+def per_channel(value: float | list[float] | tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """A number for each channel, from those or from one for all."""
+    return (value,) * channels if isinstance(value, float | int) else tuple(value)
+
+
+def check_normalisation(config: EfficientConfig) -> None:
+    """Raises for an image_mean or image_std that no image can be normalised with."""
+    for name in ("image_mean", "image_std"):
+        value = getattr(config, name)
+        if not isinstance(value, float | int) and len(value) != config.num_channels:
+            raise ValueError(f"{name}={value!r} must have one value for each of num_channels={config.num_channels}.")
+    if min(per_channel(config.image_std, config.num_channels), default=1) <= 0:
+        raise ValueError(f"image_std={config.image_std!r} must be positive.")
+
+
 @strict_config
 class EncoderConfig(EfficientConfig):
     """What encoders of pre-norm blocks (`layers/block.py`) share, in transformers' words, and:

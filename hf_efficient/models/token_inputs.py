@@ -1,7 +1,7 @@
-"""Checks of the tokens that models of text are given, whose errors name the field, and what would be right."""
+"""Tokens that models of text are given: checks whose errors name the field, and what would be right."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attention.base import check_tensor
 
@@ -19,12 +19,15 @@ def check_tokens(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> None
         raise ValueError(f"input_ids of {tuple(shape)} is empty: at least one token is needed.")
 
 
-def unknown_token(input_ids: Tensor, vocab_size: int) -> ValueError:
-    """What to raise where the embedding has found one."""
-    wrong = input_ids[(input_ids < 0) | (input_ids >= vocab_size)]
-    return ValueError(
-        f"input_ids holds {wrong[0].item()}, but the tokens are 0 to {vocab_size - 1} (vocab_size={vocab_size})."
-    )
+def look_up(embeddings: nn.Module, input_ids: Tensor, vocab_size: int) -> Tensor:
+    """(B, N) -> (B, N, d); names a token that there is not."""
+    try:
+        return embeddings(input_ids)
+    except IndexError:
+        wrong = input_ids[(input_ids < 0) | (input_ids >= vocab_size)]
+        raise ValueError(
+            f"input_ids holds {wrong[0].item()}, but the tokens are 0 to {vocab_size - 1} (vocab_size={vocab_size})."
+        ) from None
 
 
 def key_mask_of(attention_mask: Tensor | None, batch: int, length: int) -> Tensor | None:

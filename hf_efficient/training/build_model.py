@@ -140,7 +140,7 @@ def build_model(section: dict, auto_class: type, *, seed: int, **facts) -> PreTr
     check_memory(config, auto_class)
     set_seed(seed)
     where = f"model.pretrained={section['pretrained']!r}" if section.get("pretrained") else "model"
-    with told(where, RunError, UNLOADABLE):
+    with told(where, RunError, (*UNLOADABLE, AssertionError)):  # the last is torch's for impossible sizes
         if section.get("pretrained"):
             model = load_pretrained(section["pretrained"], auto_class, config)
         else:

@@ -1,4 +1,4 @@
-"""How good a model is on a dataset: image classifiers, object detectors, segmentation, language models.
+"""How good a model is on a dataset: classifiers of images and texts, detectors, segmentation, language models.
 
 What the run that trained a model has said of its data holds here too: tokens, splits, limits, context and batches, all
 of which change the scores of a text. It stands in results.json beside the weights.
@@ -7,9 +7,9 @@ of which change the scores of a text. It stands in results.json beside the weigh
 import json
 import tempfile
 import warnings
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers import (
@@ -18,6 +18,8 @@ from transformers import (
     AutoModelForImageClassification,
     AutoModelForObjectDetection,
     AutoModelForSemanticSegmentation,
+    AutoModelForSequenceClassification,
+    PreTrainedTokenizerBase,
 )
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import cached_file
@@ -27,6 +29,7 @@ import hf_efficient
 from ..data.collators import take_batch
 from ..data.image_batches import ImageBatches
 from ..data.image_sets import ImageOptions, ImageSet, MaskOptions
+from ..data.labelled_texts import LabelledTextOptions, LabelledTexts, load_evaluation_texts, load_labelled_texts
 from ..data.text_streams import TextOptions, load_language_data
 from ..errors import BAD_INPUT, UNLOADABLE, told
 from ..inference import task_of
@@ -38,10 +41,11 @@ from .errors import RunError
 from .history import COSTS
 from .launch import finite, shown
 from .memory_trainer import MemoryTrainer
+from .metrics.classification import score
 from .segmentation_trainer import SegmentationTrainer
-from .tasks.image_classification import score
 from .tasks.language_modelling import segment_length, whole
 from .tasks.object_detection import DetectionOptions
+from .tasks.text_classification import cut_texts, describe_cut, load_tokenizer, make_batches
 from .trainer import EfficientTrainer
 
 AUTO_CLASSES = {
@@ -49,6 +53,7 @@ AUTO_CLASSES = {
     "object-detection": AutoModelForObjectDetection,
     "image-segmentation": AutoModelForSemanticSegmentation,
     "text-generation": AutoModelForCausalLM,
+    "text-classification": AutoModelForSequenceClassification,
 }
 IMAGES = {
     "image-classification": ImageOptions,
@@ -56,9 +61,10 @@ IMAGES = {
     "image-segmentation": MaskOptions,
 }
 
+Samples = TypeVar("Samples", ImageSet, LabelledTexts)
 
 # What a model keeps to on other data as well.
-OF_THE_MODEL = ("level", "preset", "segment_length", "image_size", "mosaic")
+OF_THE_MODEL = ("level", "preset", "segment_length", "max_length", "image_size", "mosaic")
 
 
 def evaluate(
@@ -72,6 +78,8 @@ def evaluate(
     split: str = "test",
     level: str | None = None,
     preset: str | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
     trust_remote_code: bool = False,
     output: Path | None = None,
 ) -> dict:
@@ -82,10 +90,11 @@ def evaluate(
         dataset: a name or path, as in `dataset:` of a run; by default what the model was trained on.
         task: by default what the model was made for.
         batch_size: by default that of the run's evaluation, or 64.
-        limit: images, or bytes of text; by default as in the run, or all.
+        limit: images, texts, or bytes of text; by default as in the run, or all.
         mosaic: of detection: four images in a square; by default as in the run.
-        split: "test", or "validation": that of a text, or the training images that the run held out.
+        split: "test", or "validation": that of a text, or the training samples that the run held out.
         level, preset: of a text; by default as in the run, or "byte" and "standard".
+        text_column, label_column: of labelled texts; by default as in the run, or those with usual names.
         trust_remote_code: run code that comes with a repository.
         output: the JSON file; by default evaluation.json in the model's folder.
     """
@@ -95,7 +104,9 @@ def evaluate(
             raise RunError(f"{model} is for {task}, and only {', '.join(AUTO_CLASSES)} can be evaluated.")
         run = results_of(model)
         limited = {"limit" if task == "text-generation" else "evaluation_limit": limit}
-        section = data_of(run, dataset, {**limited, "mosaic": mosaic, "level": level, "preset": preset})
+        given = {"mosaic": mosaic, "level": level, "preset": preset}
+        given |= {"text_column": text_column, "label_column": label_column}
+        section = data_of(run, dataset, {**limited, **given})
         dataset = section["name"]
         with told(model, RunError, UNLOADABLE):
             network = AUTO_CLASSES[task].from_pretrained(model, trust_remote_code=trust_remote_code).eval()
@@ -104,9 +115,13 @@ def evaluate(
             rows = batch_size or batch_of(run, training.per_device_eval_batch_size)
             training.per_device_eval_batch_size = max(1, rows // training.world_size)
             if task == "text-generation":
-                known = {field.name for field in fields(TextOptions)}
-                found = {key: value for key, value in section.items() if key in known}
-                trainer = text_trainer(network, training, TextOptions(**{**found, "tokenizer": model}), split)
+                options = TextOptions(**{**options_in(section, TextOptions), "tokenizer": model})
+                trainer = text_trainer(network, training, options, split)
+            elif task == "text-classification":
+                options = LabelledTextOptions(**{**options_in(section, LabelledTextOptions), "level": None})
+                tokenizer = load_tokenizer(model, trust_remote_code)
+                own = options.name == run.get("dataset")
+                trainer = labelled_text_trainer(network, training, options, tokenizer, split, own)
             else:
                 processor = AutoImageProcessor.from_pretrained(model, trust_remote_code=trust_remote_code)
                 images = read_images(section, split, IMAGES[task], processor)
@@ -128,11 +143,16 @@ def evaluate(
         "samples_per_second": metrics.get("eval_samples_per_second"),
         "versions": {"hf_efficient": hf_efficient.__version__, "torch": torch.__version__},
     }
+    if task == "text-generation":
+        results["unknown_rate"] = trainer.eval_dataset.text.unknown_rate
+    if task == "text-classification":
+        results["cut_texts"] = cut_texts(trainer.eval_dataset)
     if trainer.is_world_process_zero():
         file = output or Path(model if Path(model).is_dir() else ".") / "evaluation.json"
         with told(f"{file} can't be written", RunError):
             replace_file(file, json.dumps(results, indent=2) + "\n")
-        print(f"{table(results)}\n\nWritten to {file}", flush=True)
+        said = describe_cut(split, results["cut_texts"]) if "cut_texts" in results else ""
+        print("\n\n".join(filter(None, [table(results), said, f"Written to {file}"])), flush=True)
     return results
 
 
@@ -164,6 +184,11 @@ def data_of(run: dict, dataset: str | None, given: dict[str, Any]) -> dict[str, 
     return {**kept, **given, "name": name}
 
 
+def options_in(section: dict[str, Any], kind: type) -> dict[str, Any]:
+    known = {field.name for field in fields(kind)}
+    return {key: value for key, value in section.items() if key in known}
+
+
 def batch_of(run: dict, default: int) -> int:
     """How many rows the run's evaluation read at once: as many streams does a text have."""
     training = run.get("settings", {}).get("training") or {}
@@ -172,9 +197,7 @@ def batch_of(run: dict, default: int) -> int:
 
 def read_images(section: dict[str, Any], split: str, options: type[ImageOptions], processor) -> ImageSet:
     """What the run was tested with, or what chose its weights; where nothing is left for a test, that is the same."""
-    known = {field.name for field in fields(options)}
-    found = {"image_size": size_of(processor), **{key: value for key, value in section.items() if key in known}}
-    data = options(**found)
+    data = options(**{"image_size": size_of(processor), **options_in(section, options)})
     test = data.load_test()
     if split == "validation" and test is None:
         raise RunError("the run held out no training images for a validation split: evaluate the split test.")
@@ -204,14 +227,17 @@ def image_trainer(
     return EfficientTrainer(model, training, data_collator=take_batch, eval_dataset=batches, compute_metrics=score)
 
 
-def with_labels_of(model, images: ImageSet) -> ImageSet:
-    """The images with labels numbered as the model's are."""
+def with_labels_of(model: PreTrainedModel, samples: Samples) -> Samples:
+    """Images or texts with labels numbered as the model's are."""
     known = [model.config.id2label[i] for i in range(model.config.num_labels)]
-    if known == images.class_names:
-        return images
-    if missing := [name for name in images.class_names if name not in known]:
+    if known == samples.class_names:
+        return samples
+    if missing := [name for name in samples.class_names if name not in known]:
         raise RunError(f"the model does not know {len(missing)} of the dataset's classes, as {missing[0]!r}.")
-    return images.renumbered(known)
+    if isinstance(samples, ImageSet):
+        return samples.renumbered(known)
+    numbers = torch.tensor([known.index(name) for name in samples.class_names])
+    return replace(samples, labels=numbers[samples.labels], class_names=known)
 
 
 def text_trainer(
@@ -222,11 +248,36 @@ def text_trainer(
     return MemoryTrainer(model, training, eval_dataset=text, processing_class=data.tokenizer)
 
 
+def labelled_text_trainer(
+    model: PreTrainedModel,
+    training: EfficientTrainingArguments,
+    options: LabelledTextOptions,
+    tokenizer: PreTrainedTokenizerBase,
+    split: str,
+    own: bool,
+) -> EfficientTrainer:
+    """
+    Args:
+        own: whether these are the data that the model was trained on.
+    """
+    if not own:
+        classes = [model.config.id2label[i] for i in range(model.config.num_labels)]
+        texts = load_evaluation_texts(options, classes, split)
+    else:
+        splits = load_labelled_texts(options)
+        if split == "validation" and splits.test is None:
+            raise RunError("there is only one split beside training: evaluate the split test.")
+        texts = splits.evaluation if split == "validation" or splits.test is None else splits.test
+    batches = make_batches(model, tokenizer, options, with_labels_of(model, texts), split)
+    return EfficientTrainer(model, training, data_collator=take_batch, eval_dataset=batches, compute_metrics=score)
+
+
 def table(results: dict) -> str:
     rows = {
         "model": f"{results['model']}, {results['parameters']:,} parameters",
         "dataset": f"{results['dataset']}, {results['samples']:,} {results['split']} samples",
         **{name: shown(value) for name, value in results["metrics"].items()},
+        **({"unknown tokens": f"{rate:.2%}"} if (rate := results.get("unknown_rate")) else {}),
         "samples per second": shown(results["samples_per_second"]),
     }
     return facts(rows)

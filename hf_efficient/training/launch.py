@@ -23,7 +23,8 @@ from .checkpoints import list_checkpoints, replace_file
 from .errors import RunError, TrainingError
 from .history import COSTS
 from .progress import header
-from .run import Run, read_file
+from .run import Run
+from .run_file import read_file
 from .trainer import EfficientTrainer
 
 # What may be another when a run goes on: it changes neither what is computed nor what is reported of it.
@@ -218,6 +219,8 @@ def table(results: dict) -> str:
     }
     if rate := results.get("unknown_rate"):
         rows["test split"] += f"; {rate:.2%} of its tokens unknown"
+    cut = {name: part for name, part in results.get("cut_texts", {}).items() if part["cut"]}
+    rows["cut texts"] = ", ".join(f"{part['cut'] / part['texts']:.1%} of {name}" for name, part in cut.items())
     if plan := results["budget"]:
         spent = f"{plan['joules']:,.0f} J and " if plan["joules"] else ""
         rows["budget"] = f"{plan['budget']}: planned {plan['steps']} steps in {spent}{plan['seconds']:.0f} s"

@@ -132,7 +132,7 @@ class MemoryTrainer(EfficientTrainer):
             nats, tokens = map(sum, zip(*gather_object([(found.nats, found.tokens)]), strict=True))
         if tokens != len(text.tokens) - 1:
             raise RuntimeError(f"{tokens} tokens were predicted, but the text has {len(text.tokens) - 1}.")
-        scores = LanguageModelScores(nats, tokens, text.characters, text.bytes)
+        scores = LanguageModelScores(nats, tokens, text.characters, text.bytes, text.spelled)
         metrics = {**scores.as_dict(), "loss": scores.nats_per_token}
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output

@@ -1,7 +1,6 @@
 """One YAML = one run: `load_run` reads it, with what the command line overrides; `run_help.USAGE` says how."""
 
 import dataclasses
-import json
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from ..energy import EnergyOptions
 from .arguments import EfficientTrainingArguments
 from .build_model import build_config, model_keys
 from .errors import RunError
+from .run_file import INSTEAD_OF, SECTIONS, read_file
 from .run_help import help_text
 from .run_keys import REQUIRED, Key, check_keys, keys_of, suggestion
 from .run_values import convert, read_yaml
@@ -28,7 +28,6 @@ RENAMED = {
     "group_by_length": "train_sampling_strategy: group_by_length",
     "overwrite_output_dir": "another output_dir: a run goes on where its folder stands",
 }
-INSTEAD_OF = {"budget": "max_steps", "max_steps": "budget"}  # on the command line one takes the other's place
 NO_VALUE = object()  # of `--flag`, which means true where true or false is asked for
 
 
@@ -99,36 +98,9 @@ def load_run(
     return dataclasses.replace(run, task=stated)
 
 
-def read_file(file: str) -> dict:
-    """The sections in a YAML file."""
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{file} can't be read: {getattr(error, 'strerror', None) or error}.") from error
-    found = read_yaml(text, file)
-    if not isinstance(found, dict):
-        raise RunError(f"{file} must have sections, such as `model:` and `training:`.")
-    known = [section.name for section in dataclasses.fields(Run) if section.name not in ("name", "given", "command")]
-    for name, section in found.items():
-        if name not in known:
-            raise RunError(f"{file}: there is no section {name!r}; {suggestion(str(name), known)}")
-        if name == "task":
-            if not isinstance(section, str):
-                raise RunError(f"{file}: task must be a word, such as image-classification, got {section!r}.")
-        elif name == "dataset" and isinstance(section, str):
-            found[name] = {"name": section}
-        elif section is None:
-            found[name] = {}
-        elif not isinstance(section, dict):
-            raise RunError(f"{file}: {name} must be a mapping of keys to values, got {section!r}.")
-        elif odd := [key for key in section if not isinstance(key, str)]:
-            raise RunError(f"{file}: {name} has the key {json.dumps(odd[0], default=str)}, which is no word.")
-    return found
-
-
 def merge(first: dict[str, dict], second: dict[str, dict]) -> dict[str, dict]:
     """Sections of both; the second's values go before the first's."""
-    names = dict.fromkeys(["dataset", "model", "augmentation", "training", "energy", *first, *second])
+    names = dict.fromkeys([*SECTIONS, *first, *second])
     return {name: {**first.get(name, {}), **second.get(name, {})} for name in names if name != "task"}
 
 

@@ -27,6 +27,7 @@ from transformers.optimization import get_scheduler
 from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import has_length
 
+from ..data.length_sampler import LengthSampler
 from ..errors import told
 from . import checkpoints
 from .arguments import STEP_FUNCTIONS
@@ -247,7 +248,11 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
             return super()._get_train_sampler(train_dataset)
         batch = self._train_batch_size * max(1, self.args.world_size)
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        self.loop.sampler = EpochSampler(len(dataset), seed, batch if self.args.whole_batches else 1)
+        lengths = getattr(dataset, "lengths", None)
+        if lengths is not None:
+            self.loop.sampler = LengthSampler(lengths, batch, seed, self.args.whole_batches)
+        else:
+            self.loop.sampler = EpochSampler(len(dataset), seed, batch if self.args.whole_batches else 1)
         return self.loop.sampler
 
     def _evaluate(self, trial, ignore_keys_for_eval, skip_scheduler=False):

@@ -17,7 +17,8 @@ from PIL import Image
 from hf_efficient.data import image_cache
 from hf_efficient.data.folders import CACHE_FOLDER, DATA_FOLDER, cache_folder
 from hf_efficient.data.image_cache import CorruptRow
-from hf_efficient.data.image_sets import ImageSet, hold_out, load_images, load_objects, rank_in_class
+from hf_efficient.data.image_sets import ImageSet, hold_out, load_images, load_objects
+from hf_efficient.data.label_splits import rank_in_class
 
 SHARED = Path(os.environ.get(DATA_FOLDER, Path(__file__).parents[3] / "shared" / "data"))
 

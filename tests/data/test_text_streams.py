@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from hf_efficient.data.text_streams import (
     EncodedText,
@@ -21,6 +23,13 @@ TEXT = "\n".join(f"Zeile {i}: der Käse, the čtyři koně 😀." for i in range
 def numbers(count, documents=(0,)):
     """A text whose tokens are 0, 1, 2, ..."""
     return EncodedText(np.arange(count, dtype=np.int32), np.array(documents), count - 1, count - 1, 0.0)
+
+
+def without_spaces():
+    """A tokenizer of other people's, whose tokens leave spaces out."""
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "the": 1}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
 
 
 def rounds_of(dataset):
@@ -105,14 +114,24 @@ def test_tokens_stand_for_all_bytes_of_the_text(tmp_path, level):
     tokenizer = build_tokenizer(level, TEXT.encode(), vocab_size=300, min_count=2)
     assert not is_byte_tokenizer(tokenizer)
     encoded = encode_text(TEXT.encode(), tokenizer, cache=tmp_path)
-    first = "Z" if level == "bpe" else "Zeile"
-    if level == "bpe":
-        first = tokenizer.decode(encoded.tokens[:1].tolist())
-        assert tokenizer.decode(encoded.tokens.tolist()) == TEXT
+    first, decoded = (tokenizer.decode(part.tolist()) for part in (encoded.tokens[:1], encoded.tokens))
+    assert decoded == TEXT if level == "bpe" else decoded.count("<unk>") == 120  # the numbers
     assert encoded.bytes == len(TEXT.encode()) - len(first.encode())
     assert encoded.characters == len(TEXT) - len(first)
     assert (encoded.unknown_rate > 0) == (level == "word")
     assert encoded.unknown_rate == np.mean(encoded.tokens == (tokenizer.unk_token_id if level == "word" else -1))
+    lost = len(TEXT.encode()) - len(decoded.replace("<unk>", "").encode())
+    assert encoded.spelled == lost + decoded.count("<unk>")
+
+
+def test_spaces_that_no_token_holds_are_counted(tmp_path):
+    encoded = encode_text("\n the Käse".encode(), without_spaces(), cache=tmp_path)
+    assert (encoded.tokens.tolist(), encoded.bytes, encoded.characters, encoded.spelled) == ([1, 0], 6, 5, 6)
+
+
+def test_an_unknown_word_that_is_not_predicted_is_not_charged(tmp_path):
+    tokenizer = build_tokenizer("word", b"a cat\n" * 3, min_count=2)
+    assert encode_text("Käse a Käse".encode(), tokenizer, cache=tmp_path).spelled == 5 + 1
 
 
 def test_a_first_token_may_be_part_of_a_character(tmp_path):
@@ -183,7 +202,7 @@ def test_data_by_options(tmp_path):
         (lambda: TextOptions("pydocs", limit=0), "limit=0 must be at least 1"),
         (lambda: TextOptions("pydocs", vocab_size=0), "vocab_size=0 must be at least 1"),
         (lambda: encode_text(b"abc", build_tokenizer("byte"), ""), "document_start='' is everywhere"),
-        (lambda: encode_text(b"  ", build_tokenizer("word", b"a b", min_count=1)), "has no tokens: it is all space"),
+        (lambda: encode_text(b"  ", without_spaces()), "has no tokens: it is all space"),
     ],
 )
 def test_bad_input(call, message):

@@ -4,7 +4,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from hf_efficient.data.text import load_text, split_text
-from hf_efficient.data.tokenization import SENTENCE_END, build_tokenizer, byte_alphabet, pieces, unknown_rate
+from hf_efficient.data.text_streams import TextOptions, load_language_data
+from hf_efficient.data.tokenization import build_tokenizer, byte_alphabet, pieces, unknown_rate
 
 DOCS = split_text(load_text("pydocs")[:200_000], "word")
 STRANGE = "Käse čaj — 日本語 \x00\t 🐎\n\n  two  spaces </s> <pad> Ā"
@@ -35,22 +36,6 @@ def test_bpe_has_the_size_asked_for_and_shortens_text():
     assert len(tokenizer(DOCS.test.decode())["input_ids"]) < len(DOCS.test) / 2
 
 
-def test_words():
-    tokenizer = build_tokenizer("word", b"The cat's mat.\nthe cat sat\n" * 5 + b"rare\n", min_count=5)
-    ids = tokenizer("The cat's mat.\nrare")["input_ids"]
-    assert tokenizer.convert_ids_to_tokens(ids) == ["The", "cat's", "mat", ".", SENTENCE_END, "<unk>"]
-    assert unknown_rate(tokenizer, "The cat's mat.\nrare") == pytest.approx(1 / 6)
-    assert "rare" not in tokenizer.get_vocab()
-
-
-def test_what_a_text_says_is_text_though_it_looks_like_a_special_token():
-    text = "<unk> is </s> not <pad>\nthe end"
-    tokenizer = build_tokenizer("word", text.encode(), min_count=1, padding=True)
-    tokens = tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])
-    assert "".join(tokens) == "<unk>is</s>not<pad></s>theend" and unknown_rate(tokenizer, text) == 0
-    assert tokens.count(SENTENCE_END) == 1, "the end of the line"
-
-
 @pytest.mark.parametrize("character", ["a", " ", "é", "."])
 def test_a_line_may_be_of_any_length(character):
     """Cut wherever need be: words of any length took the square of it."""
@@ -61,10 +46,16 @@ def test_a_line_may_be_of_any_length(character):
     assert tokenizer.decode([i for piece in pieces(line) for i in tokenizer(piece)["input_ids"]]) == line
 
 
-def test_words_are_fitted_on_the_training_split_only():
-    tokenizer = build_tokenizer("word", b"alpha beta\n" * 9, min_count=1)
-    assert set(tokenizer.get_vocab()) == {"<unk>", "alpha", "beta", SENTENCE_END}
-    assert unknown_rate(tokenizer, "gamma") == 1
+@pytest.mark.parametrize("level", ["bpe", "word"])
+def test_tokenizers_are_fitted_on_the_training_split_only(level, tmp_path):
+    file, vocabularies = tmp_path / "text.txt", []
+    for other in (b"gamma ", b"delta "):
+        file.write_bytes(b"alpha beta\n" * 800 + other * 183)  # 80 or 90 % are the training split
+        options = TextOptions(str(file), level=level, vocab_size=300, min_count=1, limit=9600)
+        tokenizer = load_language_data(options, tmp_path).tokenizer
+        vocabularies.append(tokenizer.get_vocab())
+    assert vocabularies[0] == vocabularies[1]
+    assert not any("gam" in token or "del" in token for token in vocabularies[0])
 
 
 def test_saved_and_loaded(tokenizer, tmp_path):

@@ -27,6 +27,7 @@ OWN = {
         "base_attn_unit_dims": [64, 64, 64],
         "aspp_out_channels": 16,
     },
+    "imagesig": {"stem_channels": 8, "signature_depth": 3, "pooler_output_size": 12, "two_directions": True},
     "kerformer_text": {"max_position_embeddings": 40, "hidden_dropout_prob": 0.0},
     "compressive_performer": {
         **{"hidden_size": 16, "intermediate_size": 16},
@@ -61,6 +62,15 @@ def tiny_config(family: str, **values):
 def tiny_model(family: str, auto: str = "AutoModel", **values):
     torch.manual_seed(0)
     return getattr(hf_efficient, FAMILIES[family].classes()[auto])(tiny_config(family, **values)).eval()
+
+
+def stirred(family: str, auto: str, **values):
+    """With every parameter moved off its initial value, so that no-ops at the start are not tested."""
+    model = tiny_model(family, auto, **values)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.02)
+    return model
 
 
 def images(config, batch: int = 3):

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -103,31 +102,23 @@ class Cases:
     def ask(self, name: str, check: str, **arguments) -> None:
         self.cases[name] = {"check": check, **{k: str(v) for k, v in arguments.items()}}
 
-    def ask_client(self) -> None:
+    def ask_client(self, bare) -> None:
         given, found = self.root / "cases.json", self.root / "results.json"
         given.write_text(json.dumps(self.cases))
         environment = {**os.environ, "HF_MODULES_CACHE": str(self.root / "modules"), "PYTHONPATH": ""}
-        run = subprocess.run(
-            [sys.executable, CLIENT, given, found],
-            capture_output=True,
-            text=True,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            cwd=self.root,
-        )
+        run = bare.run(CLIENT, given, found, env=environment, stdin=subprocess.DEVNULL, cwd=self.root, timeout=900)
         assert run.returncode == 0, run.stderr
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory) -> tuple[dict, dict]:
+def asked(common_folder, bare) -> tuple[dict, dict]:
     """Cases and answers, once for all of pytest's workers."""
-    root = tmp_path_factory.getbasetemp()
-    root = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "remote_code"
+    root = common_folder / "remote_code"
     with FileLock(f"{root}.lock"):
         if not (root / "results.json").exists():
             root.mkdir(exist_ok=True)
             Image.fromarray(np.random.default_rng(0).integers(0, 256, (70, 90, 3), dtype=np.uint8)).save(root / PHOTO)
-            all_cases(root).ask_client()
+            all_cases(root).ask_client(bare)
     return tuple(json.loads((root / file).read_text()) for file in ("cases.json", "results.json"))
 
 

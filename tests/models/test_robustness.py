@@ -44,7 +44,7 @@ def test_negative_sizes_are_named(family):
             tiny_config(family, **{name: -max(1, sizes[name])})
 
 
-@pytest.mark.parametrize("family", VISION)
+@pytest.mark.parametrize("family", [name for name in VISION if hasattr(tiny_config(name), "patch_size")])
 def test_a_patch_larger_than_the_image_is_named(family):
     with pytest.raises(ValueError, match=r"image_size=\d+.*patch_size=512|patch_size=512.*image_size=\d+"):
         tiny_config(family, patch_size=512)

@@ -73,7 +73,7 @@ def test_labels_are_numbered_as_the_model_does():
         with_labels_of(model, boxed(4))
 
 
-def test_a_language_model_is_evaluated_as_it_was_in_training(recwarn):
+def test_a_language_model_is_evaluated_as_it_was_in_training(recwarn, capsys):
     fields = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "segment_length": 32}
     model = {**fields, "memory_length": 32, "compressed_memory_length": 0, "model_type": "compressive_performer"}
     sections = {
@@ -90,6 +90,7 @@ def test_a_language_model_is_evaluated_as_it_was_in_training(recwarn):
         for dataset in (None, "pydocs"):
             found = evaluate("results/words", dataset, split=split)
             assert found["dataset"] == "pydocs" and found["metrics"]["bits_per_byte"] == expected[name]
+            assert f"{found['unknown_rate']:.2%}" in capsys.readouterr().out and found["unknown_rate"] > 0
     assert not [each for each in recwarn if "trained with" in str(each.message)]
     with pytest.warns(UserWarning, match="trained with level=word instead of byte, limit=60000 instead of 50000"):
         evaluate("results/words", level="byte", limit=50000)

@@ -25,6 +25,13 @@ def test_bits_per_byte_do_not_depend_on_the_tokenizer():
     assert fine.bits_per_byte == coarse.bits_per_byte and fine.perplexity != coarse.perplexity
 
 
+def test_unknown_words_are_charged_for():
+    """A model that knows no word, and says so for nothing, has not read the text: it costs more than writing bytes."""
+    scores = LanguageModelScores(nats=0.0, tokens=20, characters=90, bytes=100, spelled=120)
+    assert scores.bits_per_byte == pytest.approx(1.2 * math.log2(257)) and scores.perplexity == 1
+    assert (scores + scores).bits_per_byte == scores.bits_per_byte
+
+
 def test_parts_add_up():
     a, b = LanguageModelScores(10.0, 5, 20, 25), LanguageModelScores(1.0, 5, 10, 10)
     assert (a + b).nats_per_token == pytest.approx(1.1)

@@ -3,8 +3,6 @@
 import json
 import math
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import language_runs
@@ -17,6 +15,8 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.data.text_streams import TextStreams
+
+pytestmark = pytest.mark.usefixtures("quickly")
 
 
 def losses(trainer, name="loss"):
@@ -169,11 +169,11 @@ def test_two_processes_equal_one(tmp_path, preloaded):
 
 
 @pytest.mark.slow
-def test_kill_9_changes_nothing(tmp_path):
+def test_kill_9_changes_nothing(tmp_path, preloaded):
     """Killed in the second epoch, between a checkpoint and the next."""
     options = {"max_steps": 22, "save_strategy": "steps", "save_steps": 4, "logging_steps": 3}
     run_here(tmp_path / "whole", **options)
-    run = subprocess.run([sys.executable, *command(tmp_path / "killed", "19", **options)], timeout=300)
+    run = preloaded.run(*command(tmp_path / "killed", "19", **options))
     assert run.returncode == -signal.SIGKILL
     assert not (tmp_path / "killed" / "model.safetensors").exists()
     run_here(tmp_path / "killed", **options)
@@ -204,6 +204,49 @@ def test_resume_is_bit_identical(tmp_path, options):
             trained(tmp_path / "killed", KillAt(step), **options)
     assert_same(trained(tmp_path / "killed", **options), expected)
     assert list(expected["memory"]) == [0, 2]
+
+
+def overfit(folder, *callbacks):
+    """A run on noise, which can be learnt by heart and helps with no other text."""
+    random = np.random.default_rng(0)
+    noise = text()._replace(tokens=random.integers(0, 32, 520).astype(np.uint8))
+    trainer = make(
+        folder,
+        *callbacks,
+        train=TextStreams(noise, 8, 4),
+        max_steps=60,
+        learning_rate=0.02,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_strategy="steps",
+        metric_for_best_model="bits_per_byte",
+        lr_scheduler_type="reduce_lr_on_plateau",
+        lr_scheduler_kwargs={"factor": 0.5, "patience": 1},
+        early_stopping_patience=5,
+    )
+    trainer.train(resume_from_checkpoint=True)
+    return trainer
+
+
+def test_the_papers_schedule_acts_and_survives_a_resume(tmp_path):
+    """A plateau halves the learning rate, a longer one ends the run; both count on where they were killed."""
+    trainer = overfit(tmp_path / "whole")
+    scores = losses(trainer, "eval_bits_per_byte")
+    best = scores.index(min(scores))
+    assert len(scores) == best + 6 and trainer.state.global_step == 2 * len(scores) < 60, "five evaluations no better"
+    stepped = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.02), factor=0.5, patience=1
+    )
+    rates = [0.02, 0.02]  # of the steps before the first evaluation
+    for score in scores:
+        stepped.step(score)
+        rates += stepped.get_last_lr() * 2
+    assert losses(trainer, "learning_rate") == rates[: 2 * len(scores)]
+    assert rates[-1] <= 0.005, "twice"
+    for step in (2 * best + 3, 2 * best + 8):  # before the first halving, and between it and the end
+        with pytest.raises(Killed):
+            overfit(tmp_path / "killed", KillAt(step))
+    assert_same(outcome(overfit(tmp_path / "killed")), outcome(trainer))
 
 
 def test_memory_is_saved_without_pickle(tmp_path):

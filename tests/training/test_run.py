@@ -11,6 +11,7 @@ from hf_efficient.training.arguments import EfficientTrainingArguments
 from hf_efficient.training.build_model import build_config
 from hf_efficient.training.errors import RunError
 from hf_efficient.training.run import load_run
+from hf_efficient.training.run_file import read_file
 from hf_efficient.training.run_keys import keys_of
 from hf_efficient.training.run_values import read_yaml
 
@@ -36,7 +37,7 @@ def load(tmp_path):
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
 def test_every_config_of_ours_has_a_model(file):
-    sections = yaml.safe_load(file.read_text())
+    sections = read_file(str(file))
     assert set(sections) <= {"task", "dataset", "model", "augmentation", "training", "energy"}
     if "pretrained" not in sections["model"]:
         build_config(sections["model"])

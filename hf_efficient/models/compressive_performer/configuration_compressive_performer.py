@@ -30,6 +30,9 @@ class CompressivePerformerConfig(EfficientConfig):
             gain per channel (Henry et al. 2020). That bounds the norms that FAVOR+'s variance grows with.
         zero_init_outputs: the last matrix of every residual branch, and an untied head, start at zero: the model
             starts as the identity, and every token as likely as any.
+        reversible: layers of two streams (Kitaev et al. 2020), whose activations training computes again from their
+            outputs instead of keeping them: less memory, about a third more time. Weights are named the same, but
+            mean another function.
         rope_theta: base of the rotary positions.
 
     Example:
@@ -57,6 +60,7 @@ class CompressivePerformerConfig(EfficientConfig):
     compression_rate: int = 4
     compression: str = "conv"
     auxiliary_loss_weight: float | int = 1.0
+    reversible: bool = False
     rope_theta: float | int = 10000.0
     hidden_dropout_prob: float | int = 0.0
     attention_probs_dropout_prob: float | int = 0.0

@@ -16,6 +16,7 @@ The ways a token can take; all give the same result, to rounding:
 | the same with hooks, adapters, autocast    | `fast/reading.py`, which calls the modules                     |
 | the same at the two ends of a segment      | `fast/reading.py`: memory moves on, a new state is made of it  |
 | any of these, in `fast/switch.py`'s switch | `run`                                                          |
+| training with `reversible: true`           | `reversible.py`, which keeps no activations                    |
 """
 
 import torch
@@ -35,7 +36,7 @@ from ...layers.block import mean_of
 from ...layers.norms import NORMS
 from ...layers.rotary import RotaryTable
 from ..base import EfficientPreTrainedModel
-from ..token_inputs import check_tokens, unknown_token
+from ..token_inputs import check_tokens, look_up
 from .attention import MemoryAttention
 from .cache import CompressiveMemory, CompressiveMemoryLayer
 from .compression import COMPRESSIONS
@@ -45,7 +46,8 @@ from .fast.projection import NarrowProjection, Projection, read_older_checkpoint
 from .fast.reading import can_read, read
 from .inputs import MEMORY_FIELDS, check_memory, check_rows, real_tokens
 from .memory import Memory, MemoryLengths
-from .outputs import CompressivePerformerLMOutput, CompressivePerformerOutput
+from .outputs import CompressivePerformerLMOutput, CompressivePerformerOutput, weighted
+from .reversible import can_recompute, one_stream, run_reversibly, two_streams
 from .schedule import Schedule
 
 
@@ -61,16 +63,17 @@ class CompressivePerformerMLP(nn.Module):
 
 
 class CompressivePerformerLayer(GradientCheckpointingLayer):
-    """a = h + Attention(LN(h)) over memory and segment,  h' = a + MLP(LN(a)); LN(h) is what is remembered."""
+    """a = h + Attention(LN(h)) over memory and segment,  h' = a + MLP(LN(a)); LN(h) is what is remembered. Where it is
+    reversible, h is two streams (`reversible.py`)."""
 
     def __init__(self, config: CompressivePerformerConfig, index: int, lengths: MemoryLengths, positions: RotaryTable):
         super().__init__()
-        size, eps = config.hidden_size, config.layer_norm_eps
+        self.reversible, self.hidden_size, eps = config.reversible, config.hidden_size, config.layer_norm_eps
         options = {"causal": True, "projections": False, **config.options_of_layer(index)}
-        attention = build_attention(config.attention, size, config.num_attention_heads, **options)
-        compression = COMPRESSIONS[config.compression](size, lengths.rate) if lengths.compressed else None
+        attention = build_attention(config.attention, self.hidden_size, config.num_attention_heads, **options)
+        compression = COMPRESSIONS[config.compression](self.hidden_size, lengths.rate) if lengths.compressed else None
         self.memory_attention = MemoryAttention(attention, lengths, compression, positions, config.qk_norm_eps)
-        self.layernorm_before, self.layernorm_after = (NORMS[config.norm](size, eps=eps) for _ in range(2))
+        self.layernorm_before, self.layernorm_after = (NORMS[config.norm](self.hidden_size, eps=eps) for _ in range(2))
         self.mlp = CompressivePerformerMLP(config)
         for output in (self.memory_attention.o_proj, self.mlp.fc2):
             output.starts_at_zero = config.zero_init_outputs
@@ -80,9 +83,18 @@ class CompressivePerformerLayer(GradientCheckpointingLayer):
         self, hidden_states: Tensor, memory: Memory, schedule: Schedule
     ) -> tuple[Tensor, Memory, Tensor | None]:
         """(B, N, d) -> (B, N, d), the memory after them, and the compression's loss in training"""
-        attended, memory, loss = self.memory_attention(self.layernorm_before(hidden_states), memory, schedule)
-        hidden_states = hidden_states + self.dropout(attended)
-        return hidden_states + self.dropout(self.mlp(self.layernorm_after(hidden_states))), memory, loss
+        first, second = hidden_states[..., : self.hidden_size], hidden_states[..., -self.hidden_size :]
+        attended, memory, loss = self.attend(second, memory, schedule)
+        first = first + attended
+        fed = self.feed(first)
+        return torch.cat([first, second + fed], -1) if self.reversible else first + fed, memory, loss
+
+    def attend(self, x: Tensor, memory: Memory, schedule: Schedule) -> tuple[Tensor, Memory, Tensor | None]:
+        attended, memory, loss = self.memory_attention(self.layernorm_before(x), memory, schedule)
+        return self.dropout(attended), memory, loss
+
+    def feed(self, x: Tensor) -> Tensor:
+        return self.dropout(self.mlp(self.layernorm_after(x)))
 
 
 class CompressivePerformerPreTrainedModel(EfficientPreTrainedModel):
@@ -163,9 +175,10 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
                 kept.reset(reset)
         mask = real_tokens(attention_mask, batch, length)
         every_layer = bool(kwargs.get("output_hidden_states") or self.config.output_hidden_states)
+        hidden_states = two_streams(hidden_states) if self.config.reversible else hidden_states
         hidden_states, auxiliary_loss = self.run(hidden_states, cache, mask, last_tokens, every_layer)
         return CompressivePerformerOutput(
-            last_hidden_state=self.norm(hidden_states),
+            last_hidden_state=self.norm(one_stream(hidden_states) if self.config.reversible else hidden_states),
             past_key_values=cache if use_cache or past_key_values is not None else None,
             auxiliary_loss=auxiliary_loss,
             memory=cache,
@@ -182,6 +195,8 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
         schedule = Schedule(cache.layers[0].seen or [0] * batch, length, self.lengths.segment, mask)
         if not plain and can_read(schedule):
             return read(self, hidden_states, cache, schedule, last_tokens), None
+        if self.config.reversible and not every_layer and can_recompute(self):
+            return run_reversibly(self, hidden_states, cache, schedule)
         losses = []
         for layer, kept in zip(self.layers, cache.layers, strict=True):
             hidden_states, loss = self.run_layer(layer, hidden_states, kept, schedule)
@@ -192,7 +207,7 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
         self, layer: nn.Module, hidden_states: Tensor, kept: CompressiveMemoryLayer, schedule: Schedule
     ) -> tuple[Tensor, Tensor | None]:
         """(B, N, d) through one layer, whose memory is kept."""
-        before = Memory.empty(hidden_states) if kept.memory is None else kept.memory
+        before = Memory.empty(hidden_states[..., : layer.hidden_size]) if kept.memory is None else kept.memory
         hidden_states, after, loss = layer(hidden_states, memory=before, schedule=schedule)
         kept.store(after, schedule.after, hidden_states.shape[1], self.made_for)
         return hidden_states, loss
@@ -205,10 +220,7 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
         """(B, N, d)"""
         check_tokens(input_ids, inputs_embeds)
         if inputs_embeds is None:
-            try:
-                inputs_embeds = self.embed_tokens(input_ids)
-            except IndexError:
-                raise unknown_token(input_ids, self.config.vocab_size) from None
+            inputs_embeds = look_up(self.embed_tokens, input_ids, self.config.vocab_size)
         return self.dropout(inputs_embeds)
 
     def cache_for(self, past_key_values: Cache | None, memory: Cache | None, hidden_states: Tensor) -> Cache:
@@ -274,7 +286,7 @@ class CompressivePerformerForCausalLM(CompressivePerformerPreTrainedModel, Gener
         loss = lm_loss = None
         if scored:
             lm_loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-            loss = lm_loss + self.weighted(outputs.auxiliary_loss, labels, **kwargs)
+            loss = lm_loss + weighted(outputs.auxiliary_loss, self.config.auxiliary_loss_weight, labels, **kwargs)
         return CompressivePerformerLMOutput(
             loss=loss,
             logits=logits,
@@ -285,18 +297,6 @@ class CompressivePerformerForCausalLM(CompressivePerformerPreTrainedModel, Gener
             auxiliary_loss=outputs.auxiliary_loss,
             memory=outputs.memory,
         )
-
-    def weighted(
-        self, auxiliary_loss: Tensor | None, labels=None, shift_labels=None, num_items_in_batch=None, **kwargs
-    ) -> Tensor | float:
-        """The auxiliary loss as it enters the sum; under gradient accumulation by this part's share of the tokens."""
-        if auxiliary_loss is None:
-            return 0.0
-        weight = self.config.auxiliary_loss_weight
-        if num_items_in_batch is not None:
-            targets = labels[:, 1:] if shift_labels is None else shift_labels
-            weight = weight * (targets != -100).sum() / num_items_in_batch
-        return weight * auxiliary_loss
 
 
 __all__ = ["CompressivePerformerForCausalLM", "CompressivePerformerModel", "CompressivePerformerPreTrainedModel"]

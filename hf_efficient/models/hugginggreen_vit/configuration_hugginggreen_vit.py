@@ -3,7 +3,7 @@
 import math
 
 from ...attention import get_attention
-from ..configuration import VisionTransformerConfig, strict_config
+from ..configuration import VisionTransformerConfig, check_normalisation, per_channel, strict_config
 
 CHOICES = {
     "heuristic": ("none", "contrast", "variance", "entropy", "random"),
@@ -119,8 +119,7 @@ class HuggingGreenViTConfig(VisionTransformerConfig):
 
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel."""
-        values = (self.image_mean, self.image_std)
-        return tuple((x,) * self.num_channels if isinstance(x, float | int) else tuple(x) for x in values)
+        return per_channel(self.image_mean, self.num_channels), per_channel(self.image_std, self.num_channels)
 
     def positive_fields(self):
         return (*super().positive_fields(), "top_k", "num_queries")
@@ -155,12 +154,7 @@ class HuggingGreenViTConfig(VisionTransformerConfig):
             )
         if self.pooling == "cls" and not self.use_cls_token:
             raise ValueError("pooling='cls' needs use_cls_token=True.")
-        for name in ("image_mean", "image_std"):
-            value = getattr(self, name)
-            if not isinstance(value, float | int) and len(value) != self.num_channels:
-                raise ValueError(f"{name}={value!r} must have one value for each of num_channels={self.num_channels}.")
-        if min(self.normalisation()[1], default=1) <= 0:
-            raise ValueError(f"image_std={self.image_std!r} must be positive.")
+        check_normalisation(self)
 
     def misfit(self, name):
         mechanism = get_attention(name)

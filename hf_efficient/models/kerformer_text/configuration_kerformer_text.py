@@ -1,5 +1,7 @@
 """Config of Kerformer for text."""
 
+from dataclasses import field
+
 from ...attention import get_attention
 from ..configuration import EncoderConfig, strict_config
 
@@ -45,6 +47,8 @@ class KerformerTextConfig(EncoderConfig):
     hidden_dropout_prob: float | int = 0.1
     tie_word_embeddings: bool = True
     pad_token_id: int | None = None
+    # Auto classes look here to tell a classifier of texts from one of pairs, and stumble over None.
+    architectures: list[str] | None = field(default_factory=list)
 
     @property
     def num_prefix_tokens(self) -> int:

@@ -20,7 +20,7 @@ from ...attention.masking import token_positions
 from ...layers.block import TransformerBlock
 from ...layers.rotary import RotaryPositions
 from ..base import EfficientPreTrainedModel, check_single_labels
-from ..token_inputs import check_length, check_tokens, key_mask_of, unknown_token
+from ..token_inputs import check_length, check_tokens, key_mask_of, look_up
 from .configuration_kerformer_text import KerformerTextConfig
 
 
@@ -138,10 +138,7 @@ class KerformerTextModel(KerformerTextPreTrainedModel):
         check_length(length, self.config.max_position_embeddings)
         if inputs_embeds is not None:
             return inputs_embeds
-        try:
-            return self.embeddings.word_embeddings(input_ids)
-        except IndexError:
-            raise unknown_token(input_ids, self.config.vocab_size) from None
+        return look_up(self.embeddings.word_embeddings, input_ids, self.config.vocab_size)
 
     def check_positions(self, position_ids: Tensor, key_mask: Tensor | None, batch: int, length: int) -> Tensor:
         """(B, N), with 0 at padding, where anything may stand"""

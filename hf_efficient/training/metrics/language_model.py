@@ -7,7 +7,9 @@ From the sum of −ln p over all predicted tokens, in nats:
     bits per character      sum / (ln 2 · characters)
     bits per byte           sum / (ln 2 · bytes of UTF-8)
 
-Only the last two can be compared across tokenizers, and words only beside their rate of <unk>.
+Only the last two can be compared across tokenizers. A tokenizer with <unk> says less than the text does: there the sum
+is that of a code which gives the text back, with every unknown word written out after its <unk>, at ln 257 for each of
+its bytes and for its end. Perplexities of words stand beside their rate of <unk>, or mean little.
 """
 
 import math
@@ -20,12 +22,14 @@ class LanguageModelScores:
     Args:
         nats: the sum of −ln p over the tokens.
         tokens, characters, bytes: how much text was predicted.
+        spelled: the bytes of unknown words, and an end for each.
     """
 
     nats: float
     tokens: int
     characters: int
     bytes: int
+    spelled: int = 0
 
     def __post_init__(self):
         for name in ("tokens", "characters", "bytes"):
@@ -47,12 +51,17 @@ class LanguageModelScores:
         return math.exp(self.nats_per_token) if self.nats_per_token < 700 else math.inf
 
     @property
+    def bits(self) -> float:
+        """In which the whole text can be given back."""
+        return self.nats / math.log(2) + self.spelled * math.log2(257)
+
+    @property
     def bits_per_character(self) -> float:
-        return self.nats / math.log(2) / self.characters
+        return self.bits / self.characters
 
     @property
     def bits_per_byte(self) -> float:
-        return self.nats / math.log(2) / self.bytes
+        return self.bits / self.bytes
 
     def __add__(self, other: "LanguageModelScores") -> "LanguageModelScores":
         return LanguageModelScores(
@@ -60,6 +69,7 @@ class LanguageModelScores:
             self.tokens + other.tokens,
             self.characters + other.characters,
             self.bytes + other.bytes,
+            self.spelled + other.spelled,
         )
 
     def as_dict(self) -> dict[str, float]:

@@ -9,9 +9,17 @@ import torch
 
 from ..configs import find_config
 from ..errors import RunError
-from ..run import Run, read_file
+from ..run import Run
+from ..run_file import read_file
 from ..trainer import EfficientTrainer
-from . import image_classification, image_pretraining, image_segmentation, language_modelling, object_detection
+from . import (
+    image_classification,
+    image_pretraining,
+    image_segmentation,
+    language_modelling,
+    object_detection,
+    text_classification,
+)
 
 # From the words of a command line to what results.json holds, ...
 TASKS: dict[str, Callable[[list[str]], dict]] = {
@@ -19,6 +27,7 @@ TASKS: dict[str, Callable[[list[str]], dict]] = {
     object_detection.TASK: object_detection.main,
     image_segmentation.TASK: image_segmentation.main,
     language_modelling.TASK: language_modelling.main,
+    text_classification.TASK: text_classification.main,
     image_pretraining.MASKED: image_pretraining.train_masked,
     image_pretraining.CONTRASTIVE: image_pretraining.train_contrastive,
 }
@@ -28,6 +37,7 @@ PREPARATIONS: dict[str, Callable[[list[str]], tuple[EfficientTrainer, Run]]] = {
     object_detection.TASK: object_detection.prepare,
     image_segmentation.TASK: image_segmentation.prepare,
     language_modelling.TASK: language_modelling.prepare,
+    text_classification.TASK: text_classification.prepare,
     image_pretraining.MASKED: image_pretraining.prepare_masked,
     image_pretraining.CONTRASTIVE: image_pretraining.prepare_contrastive,
 }

@@ -7,8 +7,6 @@ Killed at any moment and started again by the same command, it goes on from its 
 had happened. Its output_dir is a model that pipeline("image-classification") takes.
 """
 
-import torch
-import torch.nn.functional as F
 from transformers import AutoModelForImageClassification
 
 from hf_efficient import image_processor_for
@@ -19,7 +17,7 @@ from ...data.image_batches import ImageBatches
 from ...data.image_sets import ImageOptions
 from ..launch import train_and_report
 from ..losses import soft_label_loss
-from ..metrics import classification_scores
+from ..metrics.classification import METRICS, score
 from ..run import Run, load_run
 from ..trainer import EfficientTrainer
 from .images import build_for_classes, load_splits, pixel_statistics, size_for
@@ -27,7 +25,6 @@ from .images import build_for_classes, load_splits, pixel_statistics, size_for
 TASK = "image-classification"
 SECTIONS = {"dataset": ImageOptions, "augmentation": Augmentation}
 DEFAULTS = {"training": {"metric_for_best_model": "accuracy"}}
-METRICS = ("accuracy", "micro_f1", "macro_f1")
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -47,6 +44,8 @@ def build_trainer(run: Run) -> EfficientTrainer:
     size = size_for(model, images.train)
     augmentation = Augmentation(**run.augmentation)
     looks = {"mean": mean, "std": std, "image_size": size}
+    if not run.training.image_size_schedule:  # which needs pixels
+        looks["features"] = getattr(model, "fixed_features", None)
     return EfficientTrainer(
         model,
         run.training,
@@ -58,10 +57,3 @@ def build_trainer(run: Run) -> EfficientTrainer:
         compute_loss_func=soft_label_loss(model) if augmentation.softens_labels else None,
         compute_metrics=score,
     )
-
-
-def score(prediction) -> dict[str, float]:
-    """Of all images at once: the mean over batches would give those of the last, smaller one more weight."""
-    logits, labels = (torch.from_numpy(x) for x in prediction)
-    scores = classification_scores(logits.argmax(-1), labels)
-    return {**scores, "loss": F.cross_entropy(logits.float(), labels).item()}

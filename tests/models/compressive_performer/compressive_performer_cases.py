@@ -1,5 +1,6 @@
 """The language models under test: tiny, with every parameter moved off its initial value."""
 
+import re
 from pathlib import Path
 
 import torch
@@ -37,8 +38,11 @@ SHAPES = {
     "mean": {"compression": "mean"},
     "max": {"compression": "max"},
 }
-# A hash that learns is another one after a training step.
-OF_ITS_OWN = {"xcit": NO_MEMORY, "ecoformer": {"attention_options": {"hash_interval": 0}}}
+OF_ITS_OWN = {
+    "xcit": NO_MEMORY,
+    "ecoformer": {"attention_options": {"hash_interval": 0}},  # one that learns is another after a training step
+    "lsh": {"attention_options": {"num_buckets": 4, "chunk_size": 3}},  # so that buckets are longer than chunks
+}
 MECHANISMS = {
     name: {"attention": name, **OF_ITS_OWN.get(name, {})}
     for name in list_attentions()
@@ -60,13 +64,20 @@ RECIPES = {
     "recipe": RECIPE,
     "recipe, softmax": {**RECIPE, "attention": "softmax"},
     "recipe, no memory": {**RECIPE, **NO_MEMORY},
-    "recipe, keys are queries": {**RECIPE, "attention": "lsh"},
+    "recipe, keys are queries": {**RECIPE, **MECHANISMS["lsh"]},
     "recipe, several keys": {**RECIPE, **MECHANISMS["gaussian_mixture, several keys"]},
+}
+REVERSIBLE = {
+    "reversible": {"reversible": True},
+    "reversible, softmax": {"attention": "softmax", "reversible": True},
+    "reversible, no memory": {**NO_MEMORY, "reversible": True},
 }
 # All of them once: performer and softmax with memory are among the arms.
 OTHERS = {name: fields for name, fields in MECHANISMS.items() if name not in ("performer", "softmax")}
-EVERY = {**ARMS, **SHAPES, **OTHERS, **RECIPES}
+EVERY = {**ARMS, **SHAPES, **OTHERS, **RECIPES, **REVERSIBLE}
 CONFIGS = Path(__file__).parents[3] / "configs"
+# Of each system once: the paper's, on bytes.
+YAMLS = sorted(x for x in CONFIGS.glob("enwik8_*.yaml") if not re.search("_(small|hour|char|bpe|word)$", x.stem))
 
 
 def make(dtype=torch.float64, seed=0, **fields):

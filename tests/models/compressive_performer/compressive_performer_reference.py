@@ -44,15 +44,19 @@ class Reference:
         return torch.cat([self.segment(segment) for segment in segments])
 
     def segment(self, tokens):
-        hidden = self.model.embed_tokens(tokens)  # (n, d)
+        hidden = second = self.model.embed_tokens(tokens)  # (n, d)
         for index, layer in enumerate(self.model.layers):
-            normed = layer.layernorm_before(hidden)
+            normed = layer.layernorm_before(second if self.config.reversible else hidden)
             attended = self.attend(index, layer.memory_attention, normed)
             hidden = hidden + attended
-            hidden = hidden + layer.mlp(layer.layernorm_after(hidden))
+            fed = layer.mlp(layer.layernorm_after(hidden))
+            if self.config.reversible:
+                second = second + fed
+            else:
+                hidden = hidden + fed
             if len(tokens) == self.config.segment_length:
                 self.remember(index, layer.memory_attention, normed)
-        return self.head(self.model.norm(hidden))
+        return self.head(self.model.norm((hidden + second) / 2 if self.config.reversible else hidden))
 
     def project(self, module, x):
         """(n, d) -> q, k, v (1, H, n, ·); q and k are normed if the model says so"""

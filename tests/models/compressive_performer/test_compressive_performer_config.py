@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 import yaml
-from compressive_performer_cases import ARMS, CONFIGS, MECHANISMS, RECIPE, TINY, make, text
+from compressive_performer_cases import ARMS, MECHANISMS, RECIPE, TINY, YAMLS, make, text
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
@@ -93,9 +93,6 @@ def test_it_survives_json(tmp_path):
     assert CompressivePerformerConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
     assert "layer_types" not in json.loads((tmp_path / "config.json").read_text())
     assert type(AutoConfig.from_pretrained(tmp_path)) is CompressivePerformerConfig
-
-
-YAMLS = sorted(file for file in CONFIGS.glob("enwik8_*.yaml") if not file.stem.endswith(("_small", "_hour")))
 
 
 def test_there_is_a_yaml_for_every_system():

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from compressive_performer_cases import ARMS, EVERY, MECHANISMS, SHAPES, make, text
+from compressive_performer_cases import ARMS, EVERY, MECHANISMS, REVERSIBLE, SHAPES, make, text
 from compressive_performer_reference import Reference
 from torch.testing import assert_close
 
@@ -23,7 +23,10 @@ def gradients(model):
     return {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("fields", {**ARMS, **SHAPES}.values(), ids={**ARMS, **SHAPES})
+LITERAL = {**ARMS, **SHAPES, **REVERSIBLE}
+
+
+@pytest.mark.parametrize("fields", LITERAL.values(), ids=LITERAL)
 def test_losses_and_gradients_are_the_algorithms(fields):
     """Three segments, memory detached between them: against autograd through the literal algorithm."""
     model, ids = training(**fields), text(2, 24)

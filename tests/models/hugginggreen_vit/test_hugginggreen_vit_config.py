@@ -124,7 +124,11 @@ def test_research_question_2(depth):
     assert (config.prob, config.prob_decay_rate, config.prob_schedule) == (0.5, 5e-3, "product")
     assert config.probabilistic and config.heuristic == "contrast" and config.attention == "probabilistic"
     training = yaml.safe_load(PRESETS[f"rq2_{depth}"].read_text())["training"]
-    assert training == {"learning_rate": 1e-3, "per_device_train_batch_size": 512}
+    assert (training["learning_rate"], training["per_device_train_batch_size"]) == (1e-3, 512)
+    assert training["lr_scheduler_type"] == "constant"  # "keeping fixed the learning rate"
+    assert (
+        training["num_train_epochs"] > 3 * training["early_stopping_patience"] > 0
+    )  # so that prob falls, and it ends
     inner, d = 64 * depth, 64
     layer = 3 * (d * inner + inner) + inner * d + d + depth + 2 * 2 * d + 2 * d * 256 + 256 + d
     assert count(config) == depth * layer + 768 * d + d + d + 197 * d + 2 * d + d * 10 + 10

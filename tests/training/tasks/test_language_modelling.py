@@ -7,9 +7,11 @@ import pytest
 import yaml
 from transformers import pipeline
 
+from hf_efficient.data.text import SHARES
 from hf_efficient.data.text_streams import TextOptions
 from hf_efficient.training.errors import RunError
 from hf_efficient.training.run import load_run
+from hf_efficient.training.run_file import read_file
 from hf_efficient.training.tasks import language_modelling
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -92,22 +94,63 @@ def test_what_is_wrong_is_said(train, model, dataset, message):
 
 
 LANGUAGE_CONFIGS = [*sorted(CONFIGS.glob("enwik8_*.yaml")), CONFIGS / "pydocs_compressive_performer.yaml"]
+SYSTEMS = ("compressive_performer", "compressive_transformer", "performer", "transformer_xl")
+LEVELS = {"char": ("byte", (90, 5, 5)), "bpe": ("bpe", (90, 5, 5)), "word": ("word", (80, 10, 10))}
+
+
+def load(name):
+    return load_run([str(CONFIGS / f"{name}.yaml")], "", {"dataset": TextOptions}, language_modelling.DEFAULTS)
+
+
+def level_of(name):
+    """The last word of a name, or the last but one of a small run: "byte" where it is no level."""
+    return LEVELS.get(name.removesuffix("_small").rpartition("_")[2], ("byte",))[0]
 
 
 @pytest.mark.parametrize("file", LANGUAGE_CONFIGS, ids=lambda file: file.stem)
 def test_configs_load(file):
-    run = load_run([str(file)], "", {"dataset": TextOptions}, language_modelling.DEFAULTS)
-    assert TextOptions(**run.dataset).level == "byte"
+    run = load(file.stem)
+    assert TextOptions(**run.dataset).level == level_of(file.stem)
     assert run.training.greater_is_better is False
+
+
+@pytest.mark.parametrize("small", ["", "_small"])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_papers_systems_at_its_three_levels(system, level, small):
+    """Its splits, and a schedule that acts: there are enough evaluations for a plateau, and to stop early after it."""
+    run, base = load(f"enwik8_{system}_{level}{small}"), load(f"enwik8_{system}{small}")
+    name, shares = LEVELS[level]
+    options, training = TextOptions(**run.dataset), run.training
+    assert (options.level, options.preset, SHARES[name]) == (name, "paper", shares)
+    assert {**base.model, "reversible": True} == {**run.model, "reversible": True}
+    assert run.model.get("reversible", False) == (system == "performer")
+    assert training.lr_scheduler_type == "reduce_lr_on_plateau" and training.lr_scheduler_kwargs["factor"] == 0.5
+    steps = training.max_steps if not small else 1.0
+    evaluations = round(steps / training.eval_steps)
+    waits = training.lr_scheduler_kwargs["patience"] + 1
+    assert training.eval_strategy == "steps" and evaluations > 3 * waits
+    if level == "char":  # "character level models had not implemented early stopping"
+        assert training.early_stopping_patience is None
+    else:
+        assert waits < training.early_stopping_patience < evaluations
+    if not small:
+        assert (training.per_device_train_batch_size, training.lr_scheduler_kwargs["patience"]) == (16, 5)
+        assert (run.model["segment_length"], run.model["num_hidden_layers"]) == (768, 6)
 
 
 HOW = ("order", "segments_per_crop", "segment_length", "length_schedule", "per_device_train_batch_size")
 
 
-@pytest.mark.parametrize(("kind", "count"), [("small", 7), ("hour", 4)])
+@pytest.mark.parametrize(
+    ("kind", "count"), [("small", 7), ("hour", 4), ("char_small", 4), ("bpe_small", 4), ("word_small", 4)]
+)
 def test_configs_of_one_kind_have_the_same_budget(kind, count):
     """So that their figures may stand side by side: all but the way in which the same text is read."""
-    runs = [yaml.safe_load(file.read_text()) for file in CONFIGS.glob(f"enwik8_*_{kind}.yaml")]
+    files = CONFIGS.glob(f"enwik8_*_{kind}.yaml")
+    if kind == "small":  # those without a level, on raw bytes
+        files = (file for file in files if not file.stem.endswith(tuple(f"_{level}_small" for level in LEVELS)))
+    runs = [read_file(str(file)) for file in files]
     rest = [
         {name: {key: x for key, x in run[name].items() if key not in HOW} for name in ("dataset", "training")}
         for run in runs

@@ -43,6 +43,10 @@ class LayerStep:
 
     def __call__(self, hidden_states: Tensor, memory: Memory, place: int, rotation: Tensor) -> Tensor:
         """(B, d), at a place in the open segment -> (B, d); the memory is updated in place."""
+        hidden_states = hidden_states + self.look_back(hidden_states, memory, place, rotation)
+        return hidden_states + self.feed(hidden_states)
+
+    def look_back(self, hidden_states: Tensor, memory: Memory, place: int, rotation: Tensor) -> Tensor:
         normed = self.norm_before(hidden_states)
         vectors = self.project(normed).view(-1, *self.vectors)
         qk = vectors[:, :2]
@@ -53,8 +57,19 @@ class LayerStep:
         if state is not memory.state:
             memory.state.update(state)
         memory.segment.select(1, place).copy_(normed)
-        hidden_states = hidden_states + self.project_back(attended.reshape(normed.shape))
-        return hidden_states + self.narrow(self.activate(self.widen(self.norm_after(hidden_states))))
+        return self.project_back(attended.reshape(normed.shape))
+
+    def feed(self, hidden_states: Tensor) -> Tensor:
+        return self.narrow(self.activate(self.widen(self.norm_after(hidden_states))))
+
+
+class ReversibleStep(LayerStep):
+    """The same of two streams, (B, 2d): `reversible.py`."""
+
+    def __call__(self, hidden_states: Tensor, memory: Memory, place: int, rotation: Tensor) -> Tensor:
+        first, second = hidden_states.chunk(2, -1)
+        first = first + self.look_back(second, memory, place, rotation)
+        return torch.cat([first, second + self.feed(first)], -1)
 
 
 def norm_at_hand(norm: nn.LayerNorm | nn.RMSNorm) -> Callable[[Tensor], Tensor]:
@@ -74,7 +89,7 @@ class Decoder:
     """
 
     def __init__(self, layers: nn.ModuleList):
-        self.steps = [LayerStep(layer) for layer in layers]
+        self.steps = [(ReversibleStep if layer.reversible else LayerStep)(layer) for layer in layers]
         first = layers[0].memory_attention
         self.positions, self.segment_start = first.positions, first.lengths.compressed + first.lengths.recent
         self.recurrent = first.attention.supports_recurrent

@@ -52,6 +52,6 @@ def remember_only(layer: nn.Module, hidden_states: Tensor, memory: Memory | None
 
     They lack a layer or more: what is remembered of them is forgotten before anybody looks.
     """
-    (piece,), normed = schedule.pieces, layer.layernorm_before(hidden_states)
+    (piece,), normed = schedule.pieces, layer.layernorm_before(hidden_states[..., -layer.hidden_size :])
     before = Memory.empty(normed) if memory is None else memory.slots_only()
     return layer.memory_attention.remember(before, normed, normed, piece, schedule)[0]

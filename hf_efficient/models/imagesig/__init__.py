@@ -1,0 +1,1 @@
+"""ImageSig: images as the signatures of their rows, the smallest model here (Ibrahim & Lyons 2022)."""
