@@ -42,7 +42,7 @@ from .image_sizes import check_image_sizes, interpolates, resize_images
 from .loop import EpochSampler, Loop, has_run_out
 from .optimizers import MUON, muon_with_adamw
 from .patch_schedule import PatchSelectionCallback, check_patch_selection
-from .processes import warn_of_launch
+from .processes import shard, warn_of_launch
 from .progress import ProgressBar, ProgressLines
 from .step_functions import value_at
 from .trainer_methods import check_trainer_methods
@@ -87,6 +87,10 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
             self.add_callback(callback)
         if not self.args.disable_tqdm:
             self.add_callback(ProgressBar())
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        self.is_fsdp_enabled = shard(self.accelerator, self.args.fsdp_plugin_args)
 
     # ---- what a subclass adds ----
 
