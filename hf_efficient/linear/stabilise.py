@@ -81,7 +81,7 @@ def safe_chunk_size(logits: Tensor, before: Tensor, chunk_size: int) -> int:
 def exact_chunk_size(k: Tensor, feature_map: FeatureMap, state: State | None, chunk_size: int | None) -> int | None:
     """How many keys (B, H, N, D) causal attention may take at a time: `chunk_size`, or fewer where the features'
     range asks for it. A floor bounds how far features can differ."""
-    if not feature_map.stabilised or feature_map.floor:
+    if not feature_map.stabilised or feature_map.floor or torch.compiler.is_exporting():
         return chunk_size
     logits = feature_map(k.to(torch.promote_types(k.dtype, torch.float32))) * math.log(2)
     before = torch.full_like(logits[:, :, 0], NO_KEY) if state is None else state["c"] * math.log(2)

@@ -5,6 +5,8 @@ import warnings
 
 from accelerate import Accelerator, PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, disable_fsdp_ram_efficient_loading
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+from transformers.modeling_utils import PreTrainedModel
 
 from .errors import RunError
 
@@ -48,26 +50,34 @@ def build_whole_models() -> None:
         disable_fsdp_ram_efficient_loading()
 
 
-def shard(accelerator: Accelerator, options: dict | None) -> bool:
+def shard(accelerator: Accelerator, options: dict | None, model: PreTrainedModel) -> bool:
     """Whether the accelerator shards weights (FSDP2); on CPUs it does from now on, if it was asked to.
 
-    accelerate asks for the device's kind and shards on accelerators only, though torch shards on CPUs as well. What is
-    saved are whole weights, as `from_pretrained` reads them.
+    accelerate asks for the device's kind and shards on accelerators only, though torch shards on CPUs as well. Weights
+    are gathered block by block, unless other classes were named, and saved whole, as `from_pretrained` reads them.
 
     Args:
         options: those of `--fsdp` in the training arguments; None where it was not given.
     """
     state = accelerator.state
-    wanted = options is not None or asks_for_shards()
-    if wanted and state.distributed_type == DistributedType.MULTI_CPU:
+    if state.distributed_type == DistributedType.MULTI_CPU and (options is not None or asks_for_shards()):
         state.fsdp_plugin = FullyShardedDataParallelPlugin(**(options or {}))
         state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
     plugin = getattr(state, "fsdp_plugin", None)
     if plugin is None:
         return False
     if plugin.fsdp_version != 2:
-        raise RunError(
-            f"--fsdp_version {plugin.fsdp_version}: weights are sharded by FSDP2 here. Add --fsdp_version 2."
-        )
+        raise RunError(f"--fsdp_version {plugin.fsdp_version} can't be used: add --fsdp_version 2.")
+    plugin.state_dict_config = plugin.optim_state_dict_config = None  # or it would keep those of shards
     plugin.set_state_dict_type("FULL_STATE_DICT")
+    if not os.environ.get("FSDP_TRANSFORMER_CLS_TO_WRAP"):
+        plugin.auto_wrap_policy, plugin.transformer_cls_names_to_wrap = transformer_auto_wrap_policy, blocks_of(model)
     return True
+
+
+def blocks_of(model: PreTrainedModel) -> list[str]:
+    """The classes that are not to be split, but for what holds the input embedding: accelerate shards that by itself,
+    and would do it twice."""
+    parts = [part for part in model.modules() if type(part).__name__ in (model._no_split_modules or ())]
+    embedding = model.get_input_embeddings()
+    return sorted({type(part).__name__ for part in parts if all(x is not embedding for x in part.modules())})

@@ -52,7 +52,6 @@ from tests.test_modeling_common import ModelTesterMixin  # noqa: E402
 LANGUAGE, MOBILE = "compressive_performer", "mobilevit_v2"
 # Common tests that say nothing of a family, and why.
 NOT_OURS = {
-    MOBILE: {"test_model_get_set_embeddings": "it has no embedding: convolutions all the way"},
     LANGUAGE: {
         "test_keep_in_fp32_modules": "it takes counters, which are integers, for weights: test_models_common has ours",
     },
