@@ -7,6 +7,7 @@ import logging
 import warnings
 from contextlib import redirect_stdout
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,14 +70,18 @@ def write(function: ExportedModel, file: Path) -> None:
     with warnings.catch_warnings(), redirect_stdout(StringIO()):
         warnings.simplefilter("ignore")  # the exporters talk of themselves
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        program = torch.onnx.export(
-            function,
-            (tokens, where, *tensors),
-            dynamo=True,
-            input_names=["input_ids", *names],
-            output_names=["logits", *(f"{name}_after" for name in names[1:])],
-            dynamic_shapes=({0: Dim.DYNAMIC}, {}, tuple(shapes)),
-        )
+        try:
+            program = torch.onnx.export(
+                function,
+                (tokens, where, *tensors),
+                dynamo=True,
+                input_names=["input_ids", *names],
+                output_names=["logits", *(f"{name}_after" for name in names[1:])],
+                dynamic_shapes=({0: Dim.DYNAMIC}, {}, tuple(shapes)),
+            )
+        except torch.onnx.OnnxExporterError as error:
+            mechanism = function.body.config.attention
+            raise CommandError(f"torch.onnx can't translate a language model with {mechanism!r} attention.") from error
     program.save(file)
 
 
@@ -132,7 +137,9 @@ class OnnxLanguageModel:
         kinds = {"tensor(float)": np.float32, "tensor(bool)": np.bool_, "tensor(int64)": np.int64}
         nodes = self.reader.get_inputs()[2:]
         self.kept = {
-            node.name: np.zeros([rows if axis == 1 else size for axis, size in enumerate(node.shape)], kinds[node.type])
+            node.name: np.zeros(
+                [rows if axis == 1 else size for axis, size in enumerate(node.shape)], kinds[node.type]
+            )
             for node in nodes
         }
         self.seen = -self.segment
@@ -162,7 +169,7 @@ def compare(network: PreTrainedModel, file: str | Path) -> float:
     truth = network(text).logits
     parts = text.numpy().astype(np.int64)
     cuts = [0, 2 * length, 2 * length + 3, 4 * length + 3]  # the last part begins within a segment
-    found = np.concatenate([ours(parts[:, a:b]) for a, b in zip(cuts, cuts[1:], strict=False)], 1)
+    found = np.concatenate([ours(parts[:, a:b]) for a, b in pairwise(cuts)], 1)
     difference = float(np.abs(found - truth.numpy()).max())
     if not difference <= TOLERANCE * max(1.0, truth.abs().max().item()):
         raise CommandError(f"{files_of(file)[0]} was written, but onnxruntime's logits differ by {difference:.2g}.")

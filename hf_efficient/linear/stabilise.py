@@ -65,6 +65,8 @@ def stabilise_queries(
 def safe_chunk_size(logits: Tensor, before: Tensor, chunk_size: int) -> int:
     """The largest chunk in which no running maximum rises by more than SAFE_RANGE; a chunk of one token is exact.
     Natural logarithms: logits (B, H, N, F), `before` (B, H, F)."""
+    if torch.compiler.is_exporting():  # a graph can't ask; whoever exports compares
+        return min(chunk_size, logits.shape[2])
     top = torch.maximum(logits.detach().cummax(2).values, before.detach().unsqueeze(2))
     chunk_size = min(chunk_size, logits.shape[2])
     while chunk_size > 1:
@@ -81,7 +83,7 @@ def safe_chunk_size(logits: Tensor, before: Tensor, chunk_size: int) -> int:
 def exact_chunk_size(k: Tensor, feature_map: FeatureMap, state: State | None, chunk_size: int | None) -> int | None:
     """How many keys (B, H, N, D) causal attention may take at a time: `chunk_size`, or fewer where the features'
     range asks for it. A floor bounds how far features can differ."""
-    if not feature_map.stabilised or feature_map.floor or torch.compiler.is_exporting():
+    if not feature_map.stabilised or feature_map.floor:
         return chunk_size
     logits = feature_map(k.to(torch.promote_types(k.dtype, torch.float32))) * math.log(2)
     before = torch.full_like(logits[:, :, 0], NO_KEY) if state is None else state["c"] * math.log(2)

@@ -1,9 +1,7 @@
 """The language model as two functions of tensors alone, for torch.export and ONNX.
 
-| function        | takes                                                            | gives                           |
-| --------------- | ---------------------------------------------------------------- | ------------------------------- |
-| `SegmentReader` | a segment (B, T), tokens `seen` before it, memory and state then | logits (B, T, V), both after it |
-| `TokenWriter`   | a token (B, 1), its `place` in the segment, the state then       | logits (B, 1, V), state after it |
+`SegmentReader`: a segment (B, T), the tokens `seen` before it, memory and state -> logits (B, T, V), both after it.
+`TokenWriter`: a token (B, 1), its `place` in the segment, the state -> logits (B, 1, V), the state after it.
 
 Memory are the slots of all layers, compressed (L, B, L_c, d) and recent (L, B, L_m, d); the state is that of the
 attention, of all layers too. A text goes through the first segment by segment. What is left of it, and what is written
@@ -67,7 +65,6 @@ class ExportedModel(nn.Module):
     def join(self, states: list[State]) -> list[Tensor]:
         return [torch.stack([state[name] for state in states]) for name in self.states]
 
-
     def start(self, rows: int) -> tuple[list[Tensor], list[Tensor]]:
         """Memory and state before a text."""
         layers, weight, lengths = self.body.layers, self.lm_head.weight, self.lengths
@@ -78,7 +75,7 @@ class ExportedModel(nn.Module):
 
     def recall(self, attention: MemoryAttention, memory: Memory, seen: Tensor) -> State:
         """The state after a memory, after so many tokens: of rows that are all at the same place."""
-        lengths, rows = self.lengths, len(memory.segment)
+        lengths, rows = self.lengths, memory.segment.shape[0]
         state = self.empty_state(rows)
         recent = seen.clamp(0, lengths.recent)
         compressed = ((seen - lengths.recent).clamp_min(0) // lengths.rate).clamp_max(lengths.compressed)
