@@ -66,7 +66,7 @@ def load(model: str, trust_remote_code: bool) -> PreTrainedModel:
     if auto is None or not hasattr(config, "image_size"):
         raise CommandError(
             f"{model} holds {name}, which can't be exported: image classifiers, detectors, segmentation models, "
-            "masked image models and image encoders can."
+            "masked image models, image encoders and CompressivePerformer can."
         )
     # Non-maximum suppression is a loop, which takes ONNX minutes: predictions of all anchors are exported.
     fields = {"ssd_suppression": False} if hasattr(config, "ssd_suppression") else {}

@@ -22,7 +22,7 @@ PACKAGE, SCRIPTS, BENCHMARKS = ROOT / "hf_efficient", ROOT / "scripts", ROOT / "
 # A room is a folder or a file directly in the package; each is listed with the rooms that it may import beside itself.
 WORDS = {"errors", "extras", "tables"}  # of commands: they know nothing of models
 LEFT = {"linear", "attention", "layers", "models", "remote_code", "data", "energy", "visualization"}
-USE = {"inference", "onnx_export", "serving"}
+USE = {"inference", "onnx_export", "onnx_language", "serving"}
 RIGHT = {"training", "hub", "model_card"}
 MAY_IMPORT = {
     "linear": set(),

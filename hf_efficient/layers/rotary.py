@@ -19,21 +19,23 @@ class RotaryTable:
     """
 
     def __init__(self, positions: Tensor, head_dim: int, theta: float):
-        self.positions, self.head_dim, self.theta = positions, head_dim, theta
+        channels = torch.arange(0, head_dim, 2, device="cpu", dtype=torch.float64)
+        angles = positions[:, None, None].to("cpu", torch.float64) * theta ** (-channels / head_dim)
+        self.exact = torch.stack([angles.cos(), angles.sin()], -1)  # (P, 1, D/2, 2)
         self.kept: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     def on(self, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """(P, 1, D/2) complex, of float32 at least; the 1 stands for the heads."""
+        """(P, 1, D/2) complex, of float32 at least; the 1 stands for the heads. Where a graph is exported it is
+        (P, 1, D/2, 2): ONNX has no complex numbers."""
+        wide = torch.promote_types(dtype, torch.float32)
+        if torch.compiler.is_exporting():
+            return self.exact.to(wide).to(device)
         if (device, dtype) not in self.kept:
             with torch.inference_mode(False):
-                exact = self.compute().to(torch.promote_types(dtype, torch.complex64))
-                self.kept[device, dtype] = exact.to(device)  # which may know no float64
+                self.kept[device, dtype] = torch.view_as_complex(self.exact.to(wide)).to(
+                    device
+                )  # it may know no float64
         return self.kept[device, dtype]
-
-    def compute(self) -> Tensor:
-        channels = torch.arange(0, self.head_dim, 2, device="cpu", dtype=torch.float64)
-        angles = self.positions[:, None, None].to("cpu", torch.float64) * self.theta ** (-channels / self.head_dim)
-        return torch.polar(torch.ones_like(angles), angles)
 
 
 class RotaryPositions:
@@ -55,6 +57,9 @@ class RotaryPositions:
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     """x (B, N, H, D), turned by the rotations (N, 1, D/2), or (B, N, 1, D/2), of its tokens."""
     wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
-    turned = torch.view_as_complex(wide.view(*x.shape[:-1], -1, 2)) * rotation
-    turned = torch.view_as_real(turned).view(x.shape)
+    if rotation.is_complex():
+        turned = torch.view_as_real(torch.view_as_complex(wide.view(*x.shape[:-1], -1, 2)) * rotation).view(x.shape)
+    else:
+        (a, b), (cos, sin) = wide.unflatten(-1, (-1, 2)).unbind(-1), rotation.unbind(-1)
+        turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
     return turned if turned.dtype == x.dtype else turned.to(x.dtype)

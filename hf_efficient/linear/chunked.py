@@ -55,8 +55,8 @@ def kernel_attention(
     one under dropout. `normalise=False` returns the numerator. float32 throughout; float64 for float64.
     """
     feature_map = feature_map or FeatureMap()
-    if torch.compiler.is_compiling() and not causal and state is None:
-        return _traceable(q, k, v, feature_map, key_weight, normalise, eps)
+    if torch.compiler.is_exporting() or (torch.compiler.is_compiling() and not causal and state is None):
+        return _traceable(q, k, v, feature_map, causal, state, key_weight, normalise, eps)
     batch, heads, length, head_dim = k.shape
     dtype, features = v.dtype, feature_map.num_features(head_dim)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -89,23 +89,40 @@ def kernel_attention(
     return out.to(dtype), {"S": S} if c is None else {"S": S, "c": c}
 
 
-def _traceable(q, k, v, feature_map: FeatureMap, key_weight, normalise: bool, eps: float) -> tuple[Tensor, State]:
-    """Bidirectional kernel attention as two matmuls, for torch.export and torch.compile; the state is not offered."""
+def _traceable(
+    q, k, v, feature_map: FeatureMap, causal: bool, state: State | None, key_weight, normalise: bool, eps: float
+) -> tuple[Tensor, State]:
+    """The same as a few matmuls, for torch.export and torch.compile; causal, with a matrix of N x N."""
     dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
     with without_autocast(v):
-        phi_q, phi_k, v = feature_map(q.to(wide)), feature_map(k.to(wide)), v.to(wide)
+        asked = q.shape[2] > 0  # tracers stumble over maps of nothing
+        phi_q = feature_map(q.to(wide)) if asked else None
+        phi_k, v = feature_map(k.to(wide)), v.to(wide)
+        batch, heads, _, features = phi_k.shape
+        if state is None:
+            state = initial_state(batch, heads, features, v.shape[-1], feature_map, normalise, v.device, wide)
+        S, c = state["S"].to(wide), None
+        if "c" in state:
+            before = state["c"].to(wide)
+            c = torch.cat([before.unsqueeze(2), phi_k.detach()], 2).amax(2)  # (B, H, F)
+            S = S * torch.exp2(before - c).unsqueeze(-1)
         if feature_map.stabilised:
-            c = phi_k.detach().amax(2, keepdim=True).clamp_min(feature_map.log2_floor)  # (B, H, 1, F)
-            phi_q = stabilise_queries(phi_q, c, feature_map.floor, normalise).phi
-            phi_k = stabilise_keys(phi_k, c, feature_map.floor).phi
+            highest = None if c is None else c.unsqueeze(2)
+            phi_q = stabilise_queries(phi_q, highest, feature_map.floor, normalise).phi if asked else None
+            phi_k = stabilise_keys(phi_k, highest, feature_map.floor).phi
         if key_weight is not None:
             key_weight = key_weight if key_weight.dim() == 3 else key_weight.unsqueeze(1)
             phi_k = phi_k * key_weight.unsqueeze(-1).to(wide)
-        output = phi_q @ (phi_k.mT @ v)  # (B, H, N, Dv)
+        values = torch.cat([v, torch.ones_like(v[..., :1])], -1) if normalise else v  # (B, H, N, Dv + 1)
+        after = S + phi_k.mT @ values
+        state = {"S": after} if c is None else {"S": after, "c": c}
+        if not asked:
+            return q[..., : v.shape[-1]].to(dtype), state
+        output = phi_q @ S + (phi_q @ phi_k.mT).tril() @ values if causal else phi_q @ after
         if normalise:
-            total = phi_q @ phi_k.sum(2).unsqueeze(-1) + eps
+            output, total = output[..., :-1], output[..., -1:] + eps
             output = output / total.masked_fill(total == 0, math.inf)
-    return output.to(dtype), {}
+    return output.to(dtype), state
 
 
 # torch.compile can't trace writes into scratch memory: the engine runs as it is, between compiled parts.

@@ -61,7 +61,7 @@ class FavorPlusFeatures(FeatureMap):
         return product.sub_(torch.linalg.vector_norm(x, dim=-1, keepdim=True).square(), alpha=self.half)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.of_rows(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+        return self.of_rows(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], self.projection.shape[0])
 
     def write(self, x: Tensor, out: Tensor, spare: Tensor) -> None:
         rows = x.reshape(-1, x.shape[-1])

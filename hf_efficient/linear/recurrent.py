@@ -19,7 +19,8 @@ def kernel_step(
     if not state["S"].is_contiguous():
         state = {name: x.contiguous() for name, x in state.items()}
     S, c = state["S"], state.get("c")
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S)):
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S))
+    if learns or torch.compiler.is_exporting():  # a graph has no state that it could write to
         return kernel_attention(
             q, k, v, feature_map, causal=True, state=state, normalise=normalise, eps=eps, chunk_size=1
         )

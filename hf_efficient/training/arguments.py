@@ -12,6 +12,7 @@ from transformers.training_args import OptimizerNames
 from .argument_ranges import check_ranges
 from .budget import Budget
 from .optimizers import MUON
+from .processes import build_whole_models
 from .step_functions import PIXELS, PROBABILITIES, SHARES, TOKENS, read_step_function
 
 STEP_FUNCTIONS = {
@@ -106,6 +107,7 @@ class EfficientTrainingArguments(TrainingArguments):
         uses_muon = self.optim == MUON
         if uses_muon:
             self.optim = OptimizerNames.ADAMW_TORCH  # transformers checks its own names
+        build_whole_models()
         super().__post_init__()
         if uses_muon:
             self.optim = MUON

@@ -194,7 +194,7 @@ class MemoryTrainer(EfficientTrainer):
             raise ValueError(f"{folder} has no memory: it was not saved by a MemoryTrainer.")
         self.memories, self.totals = {}, self.no_totals()
         for file in files:
-            tensors = load_file(file, device=str(self.args.device))
+            tensors = {name: x.to(self.args.device) for name, x in load_file(file).items()}  # it knows no "cpu:0"
             if file.stem == f"memory-{self.args.process_index}":
                 self.totals += tensors["totals"]
             streams: dict[int, dict[str, Tensor]] = {}

@@ -43,7 +43,7 @@ from .image_sizes import check_image_sizes, interpolates, resize_images
 from .loop import EpochSampler, Loop, has_run_out
 from .optimizers import MUON, muon_with_adamw
 from .patch_schedule import PatchSelectionCallback, check_patch_selection
-from .processes import warn_of_launch
+from .processes import shard, warn_of_launch
 from .progress import ProgressBar, ProgressLines
 from .step_functions import value_at
 from .trainer_methods import check_trainer_methods
@@ -88,6 +88,10 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
             self.add_callback(callback)
         if not self.args.disable_tqdm:
             self.add_callback(ProgressBar())
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        self.is_fsdp_enabled = shard(self.accelerator, self.args.fsdp_plugin_args, self.model)
 
     # ---- what a subclass adds ----
 
@@ -278,11 +282,19 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
 
     # ---- evaluation ----
 
+    def share_buffers(self) -> None:
+        """All processes take those of the first, as DDP has it: of BatchNorm, each has seen its own images alone."""
+        if self.is_fsdp_enabled:
+            for buffer in self.model.buffers():
+                torch.distributed.broadcast(buffer, 0)
+
     def evaluate(self, *args, **kwargs):
+        self.share_buffers()
         with self.average.applied() if self.average else nullcontext():
             return super().evaluate(*args, **kwargs)
 
     def predict(self, *args, **kwargs):
+        self.share_buffers()
         with self.average.applied() if self.average else nullcontext():
             return super().predict(*args, **kwargs)
 
@@ -358,6 +370,9 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir)
+        if self.is_fsdp_enabled and state_dict is not None:  # of shards that were put together, tied ones each
+            tied = getattr(self.model, "all_tied_weights_keys", {})
+            state_dict = {name: weight for name, weight in state_dict.items() if name not in tied}
         self.check_weights(self.model.state_dict() if state_dict is None else state_dict, self.state.global_step)
         with without_bars():
             if not folder.name.endswith(checkpoints.UNFINISHED) or not isinstance(self.model, PreTrainedModel):

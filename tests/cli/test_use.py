@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import hf_efficient
-from hf_efficient import image_processor_for, onnx_export
+from hf_efficient import image_processor_for, onnx_export, onnx_language
 from hf_efficient.cli import bench, main
 from hf_efficient.errors import CommandError
 
@@ -129,11 +130,22 @@ def test_export(trained, capsys):
         onnx_export.compare(network, images, Path("out/model.onnx"))
 
 
-def test_what_cannot_be_exported_is_told(trained, capsys):
+def test_export_of_the_language_model(trained, capsys):
     model = trained("language_model")
     capsys.readouterr()
-    assert main(["export", model]) == 1
-    assert "CompressivePerformerForCausalLM, which can't be exported: image classifiers" in capsys.readouterr().err
+    assert main(["export", model, "--to", "out/writer.onnx"]) == 0
+    assert "Written: out/writer_segment.onnx" in capsys.readouterr().out
+    network = AutoModelForCausalLM.from_pretrained(model).eval()
+    assert onnx_language.compare(network, "out/writer.onnx") < 1e-5
+    torch.nn.init.normal_(network.lm_head.weight)  # now it is another model
+    with pytest.raises(CommandError, match="was written, but onnxruntime's logits differ by"):
+        onnx_language.compare(network, "out/writer.onnx")
+
+
+def test_what_cannot_be_exported_is_told(capsys):
+    GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=32)).save_pretrained("gpt2")
+    assert main(["export", "gpt2"]) == 1
+    assert "GPT2LMHeadModel, which can't be exported: image classifiers" in capsys.readouterr().err
 
 
 BENCHMARKS = """

@@ -6,10 +6,9 @@ import torch
 from families import CLASSIFIERS, HEADS, VISION_HEADS, head_id, images, inputs, main_output, stirred, tiny_model
 from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
-from hf_efficient import onnx_export
+from hf_efficient import onnx_export, onnx_language
 from hf_efficient.attention import build_attention, list_attentions
-from hf_efficient.models.compressive_performer.cache import CompressiveMemory
-from hf_efficient.models.compressive_performer.memory import Memory
+from hf_efficient.models.compressive_performer.export import SegmentReader, TokenWriter
 
 GRID = list_attentions(needs_grid=True)
 ONE_LAYER = {"num_hidden_layers": 1}  # exporters take their time for every layer
@@ -97,39 +96,47 @@ def test_compiled_is_equal(family):
         torch.testing.assert_close(main_output(compiled(**batch)), main_output(model(**batch)), atol=1e-5, rtol=1e-5)
 
 
-class Segment(torch.nn.Module):
-    """One segment of a text, what is remembered before it, and after it."""
-
-    def __init__(self, model, seen: int):
-        super().__init__()
-        self.model, self.seen = model, seen
-
-    def forward(self, input_ids, slots):
-        memory = CompressiveMemory(self.model.config)
-        for layer, (compressed, recent) in zip(memory.layers, slots, strict=True):
-            rows = len(recent)
-            layer.store(Memory(compressed, recent, recent[:, :0]), [self.seen] * rows, self.seen, {})
-        output = self.model(input_ids, memory=memory)
-        return output.logits, slots_of(output.memory)
-
-
-def slots_of(memory):
-    return [(layer.memory.compressed, layer.memory.recent) for layer in memory.layers]
-
-
 @pytest.mark.parametrize("attention", ["performer", "softmax"])
 @torch.no_grad()
-def test_a_segment_of_the_language_model_exports(attention):
+def test_segments_and_tokens_of_the_language_model_export(attention):
+    """A text from its beginning, segment by segment, the last one token by token."""
     model = stirred("compressive_performer", "AutoModelForCausalLM", attention=attention, **ONE_LAYER)
-    length = model.config.segment_length
-    text = torch.randint(0, 200, (2, 6 * length))
-    head, *segments = text.tensor_split([4 * length, 5 * length], 1)
-    slots = slots_of(model(head).memory)  # full from here on, so that all segments are alike
-    program = torch.export.export(Segment(model, 4 * length), (segments[0], slots), strict=False).module()
-    expected = model(text).logits[:, 4 * length :].split(length, 1)
-    for segment, logits in zip(segments, expected, strict=True):
-        found, slots = program(segment, slots)
-        torch.testing.assert_close(found, logits, atol=1e-5, rtol=1e-5)
+    length, segments = model.config.segment_length, 5  # compressed memory is filled, and forgets, within them
+    text = torch.randint(0, 200, (2, segments * length))
+    reader, writer = SegmentReader(model), TokenWriter(model)
+    memory, state = reader.start(len(text))
+    nothing = torch.zeros_like(text[:, :length])
+    read = exported(reader, nothing, torch.tensor(0), *memory, *state)
+    logits, after = [], read(nothing, torch.tensor(-length), *memory, *map(torch.zeros_like, state))[1:]
+    for expected, found in zip(state, after[len(memory) :], strict=True):
+        torch.testing.assert_close(found, expected)
+    for start in range(0, (segments - 1) * length, length):
+        found, *after = read(text[:, start : start + length], torch.tensor(start), *after)
+        logits.append(found)
+    state = after[len(memory) :]
+    write = exported(writer, text[:, :1], torch.tensor([0]), *state) if attention != "softmax" else writer
+    for place in range(length):
+        token = text[:, (segments - 1) * length + place, None]
+        found, *state = write(token, torch.tensor([place]), *state)
+        logits.append(found)
+    torch.testing.assert_close(torch.cat(logits, 1), model(text).logits, atol=1e-5, rtol=1e-5)
+
+
+def exported(function, *inputs):
+    return torch.export.export(function, inputs, strict=False).module()
+
+
+def test_onnx_of_the_language_model(tmp_path):
+    """`export_language_model` compares a text that is read in segments and in tokens."""
+    stirred("compressive_performer", "AutoModelForCausalLM", **ONE_LAYER).save_pretrained(tmp_path)
+    assert onnx_language.export_language_model(str(tmp_path), tmp_path / "model.onnx").difference < 1e-5
+    texts = torch.randint(0, 200, (3, 11)).numpy()
+    model, again = onnx_language.OnnxLanguageModel(tmp_path / "model.onnx"), []
+    for _ in range(2):
+        again.append(model(texts))
+        model.reset()
+    np.testing.assert_array_equal(*again)
+    assert np.abs(model(texts[:1])[0] - again[0][0]).max() < 1e-5  # in a batch of one
 
 
 @pytest.mark.parametrize("family", COMPILED_TRAINING)

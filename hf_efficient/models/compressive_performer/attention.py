@@ -174,7 +174,7 @@ class MemoryAttention(nn.Module):
         if self.compression is not None and old.shape[1]:
             new = self.compression(old)
             compressed_slots = append(compressed_slots, new.detach(), self.lengths.compressed)
-        empty = old.new_zeros(len(old), 0, old.shape[2])
+        empty = old.new_zeros(old.shape[0], 0, old.shape[2])
         return Memory(compressed_slots, recent_slots, empty), old, new
 
     def renewed(self, state: dict, memory: Memory, full: list[int], piece: Piece) -> dict:
