@@ -1,76 +1,126 @@
-"""Processes that begin with everything imported: a fork each, instead of seconds of imports.
+"""Processes that begin with their imports done: a fork each, instead of seconds of imports.
 
-    with Preloaded() as preloaded:
+    with Preloaded(folder, "hf_efficient, datasets") as preloaded:
         done = preloaded.run("scripts/evaluate_model.py", "--help")  # as subprocess.run would say it
+        subprocess.Popen([preloaded.python, "-m", "hf_efficient", "serve", "model"])
 
-The process that forks has imported hf_efficient and done nothing else. What it read from its environment then (the
-Hub's address and cache, OMP_NUM_THREADS) holds for all its children; what is read later is theirs. Tests that are
-about importing or those variables need a process of their own.
+`preloaded.python` is a program that takes python's arguments, input and signals. It asks a server, which has imported
+what is named and done nothing else, for a fork with its own folder, environment and files, and ends as that ends. The
+server imports when it is asked for the first time. What was read from its environment then (the Hub's address and
+cache, OMP_NUM_THREADS) holds for all forks; what is read later is theirs. Tests about importing or about those
+variables need a process of their own, or a server that has not imported what reads them.
 """
 
 import atexit
+import contextlib
 import gc
+import importlib
 import json
 import os
 import runpy
+import select
+import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import time
 import traceback
 from pathlib import Path
 
-# Ours as a whole, but none of its parts that must be imported by name: a script that forgets one fails here, too.
-IMPORTS = "hf_efficient, accelerate, codecarbon, datasets, matplotlib.pyplot, sklearn.metrics, transformers.trainer"
+PYTHON = """#!{interpreter} -IS
+import json, os, signal, socket, sys
+
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+socket.send_fds(server, [b"."], [0, 1, 2])
+command = {{"words": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}
+server.sendall(json.dumps(command).encode() + b"\\n")
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, lambda number, _: server.sendall(bytes([number])))
+code = int(server.recv(100) or 1)
+if code < 0:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
 
 
 class Preloaded:
-    """Runs scripts and modules as `python` would, in one thread each."""
+    """Runs scripts and modules as `python` would, in one thread each.
 
-    def __init__(self, environment: dict[str, str] | None = None, imports: str = IMPORTS):
-        environment = {**(environment or os.environ), "OMP_NUM_THREADS": "1"}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen([sys.executable, __file__, imports], env=environment, **pipes)
+    Args:
+        folder: a new one, where the program is put.
+        imports: what the server imports.
+        environment: of the server; this process's by default.
+        interpreter: what runs the server: another `Preloaded.python` has imported much of it already.
+        lifetime: the process that the server serves until its end.
+        descend: whether `sys.executable` of the forks is the program too, so that their children are forks as well.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        imports: str,
+        environment: dict[str, str] | None = None,
+        interpreter: str = sys.executable,
+        lifetime: int | None = None,
+        descend: bool = False,
+    ):
+        address, program = str(folder / "socket"), folder / "python"
+        folder.mkdir(parents=True)
+        options = {"imports": imports, "lifetime": lifetime or os.getpid()}
+        with socket.socket(socket.AF_UNIX) as listening, (folder / "log").open("w") as log:
+            listening.bind(address)
+            listening.listen(100)
+            self.server = subprocess.Popen(
+                [interpreter, __file__, json.dumps({**options, "executable": str(program) if descend else None})],
+                env={**(os.environ if environment is None else environment), "OMP_NUM_THREADS": "1"},
+                stdin=listening,
+                stdout=log,
+                stderr=log,
+            )
+        program.write_text(PYTHON.format(interpreter=os.path.realpath(sys.executable), address=address))
+        program.chmod(0o755)
+        self.python = str(program)
+
+    @classmethod
+    def at(cls, folder: Path) -> "Preloaded":
+        """One that another process has made, and ends."""
+        found = cls.__new__(cls)
+        found.server, found.python = None, str(folder / "python")
+        return found
 
     def run(self, *words, timeout: float = 300, **options) -> subprocess.CompletedProcess:
-        """words: a script, -m and a module, or -c and code, and arguments; options: `cwd` and `env`."""
-        return self.run_together([(words, options)], timeout)[0]
+        """words: a script, -m and a module, or -c and code, and arguments; options: those of subprocess.run."""
+        return subprocess.run(
+            [self.python, *map(str, words)], capture_output=True, text=True, timeout=timeout, **options
+        )
 
     def run_ranks(self, count: int, *words, timeout: float = 300) -> list[subprocess.CompletedProcess]:
         """Several at once that find one another by the variables that torchrun sets."""
         sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(count))
         common = {**os.environ, **sizes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port())}
-        ranks = [dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)) for rank in range(count)]
-        return self.run_together([(words, {"env": common | rank}) for rank in ranks], timeout)
+        found: list = [None] * count
 
-    def run_together(self, commands: list[tuple], timeout: float) -> list[subprocess.CompletedProcess]:
-        with tempfile.TemporaryDirectory() as folder:
-            wanted = [
-                {
-                    "words": [str(word) for word in words],
-                    "cwd": str(options.get("cwd", ".")),
-                    "env": dict(options.get("env") or os.environ),
-                    "files": [f"{folder}/{number}.out", f"{folder}/{number}.err"],
-                }
-                for number, (words, options) in enumerate(commands)
-            ]
-            self.process.stdin.write(json.dumps({"timeout": timeout, "commands": wanted}) + "\n")
-            self.process.stdin.flush()
-            codes = json.loads(self.process.stdout.readline())
-            return [
-                subprocess.CompletedProcess(each["words"], code, *(Path(file).read_text() for file in each["files"]))
-                for each, code in zip(wanted, codes, strict=True)
-            ]
+        def run(rank: int) -> None:
+            variables = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
+            found[rank] = self.run(*words, timeout=timeout, env=common | variables)
+
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
 
     def __enter__(self) -> "Preloaded":
         return self
 
     def __exit__(self, *error) -> None:
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
+        if self.server is not None:
+            self.server.terminate()
+            self.server.wait()
 
 
 def unused_port() -> int:
@@ -79,59 +129,78 @@ def unused_port() -> int:
         return probe.getsockname()[1]
 
 
-def serve() -> dict:
-    """Forks for every command that is asked for; returns in the child alone, with its command."""
-    answers, nowhere = os.fdopen(os.dup(1), "w"), os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 1)
-    for line in sys.stdin:
-        request, children = json.loads(line), []
-        for command in request["commands"]:
-            child = os.fork()
-            if child == 0:
-                answers.close()
-                os.dup2(nowhere, 0)
-                return command
-            children.append(child)
-        end = time.monotonic() + request["timeout"]
-        print(json.dumps([code_of(child, end) for child in children]), file=answers, flush=True)
+# The server
+
+
+def serve(imports: str, lifetime: int, executable: str | None) -> int:
+    """Forks for every connection; returns in the forks alone, with their exit code."""
+    listening = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    imported = False
+    while is_alive(lifetime):
+        if not select.select([listening], [], [], 1)[0]:
+            continue
+        connection, _ = listening.accept()
+        if not imported:
+            for name in imports.split(", "):
+                with contextlib.suppress(ImportError):  # which whoever needs it will meet again
+                    importlib.import_module(name)
+            gc.collect()
+            gc.freeze()  # forks need not look at what is never freed
+            gc.enable()
+            imported = True
+        if os.fork() == 0:
+            listening.close()
+            if os.fork() == 0:  # the process between is nobody's child, so that nobody needs to wait for it
+                sys.path[1:] = [path for path in sys.path[1:] if path not in given]
+                return supervise(connection, executable)
+            os._exit(0)
+        os.wait()
+        connection.close()
     os._exit(0)
 
 
-def code_of(child: int, end: float) -> int:
-    """The exit code, as subprocess gives it; a process that takes too long is killed."""
-    while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > end:
-            os.kill(child, 9)
-        time.sleep(0.01)
-
-
-def become(command: dict) -> None:
-    """What `python words...` does, in this folder and environment."""
-    for number, path in enumerate(command["files"], 1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
-    os.environ.clear()
-    os.environ.update(command["env"])
-    os.chdir(command["cwd"])
-    first, *rest = command["words"]
-    sys.orig_argv = [sys.executable, first, *rest]
-    if first == "-c":
-        sys.argv, sys.path[0] = ["-c", *rest[1:]], ""
-        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
-    elif first == "-m":
-        sys.argv, sys.path[0] = rest, os.getcwd()
-        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv, sys.path[0] = [first, *rest], str(Path(first).resolve().parent)
-        runpy.run_path(first, run_name="__main__")
-
-
-def end_of(command: dict) -> int:
-    """The exit code of a child, when all is done that is done at the end of a process."""
+def is_alive(process: int) -> bool:
     try:
-        become(command)
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def supervise(connection: socket.socket, executable: str | None) -> int:
+    """Forks once more, passes signals on, and tells how it ended; returns in the fork alone, with its exit code."""
+    _, files, _, _ = socket.recv_fds(connection, 1, 3)
+    command = json.loads(connection.makefile().readline())
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        return code_of(command, executable)
+    for file in files:
+        os.close(file)
+
+    def pass_signals_on() -> None:
+        while numbers := connection.recv(100):
+            for number in numbers:
+                os.kill(child, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)  # as whoever asked for it was
+
+    threading.Thread(target=pass_signals_on, daemon=True).start()
+    _, status = os.waitpid(child, 0)
+    with contextlib.suppress(BrokenPipeError):
+        connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def code_of(command: dict, executable: str | None) -> int:
+    """The exit code, when all is done that is done at the end of a process."""
+    try:
+        become(executable, **command)
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -147,9 +216,30 @@ def end_of(command: dict) -> int:
     return code
 
 
+def become(executable: str | None, words: list[str], cwd: str, env: dict[str, str]) -> None:
+    """What `python words...` does, in this folder and environment."""
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    sys.executable = executable or sys.executable
+    sys.orig_argv = [sys.executable, *words]
+    if words[0] == "-u":
+        sys.stdout.reconfigure(line_buffering=True)
+        words = words[1:]
+    sys.path[1:1] = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    first, *rest = words
+    if first == "-c":
+        sys.argv, sys.path[0] = ["-c", *rest[1:]], ""
+        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
+    elif first == "-m":
+        sys.argv, sys.path[0] = rest, os.getcwd()
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[0] = [first, *rest], str(Path(first).resolve().parent)
+        runpy.run_path(first, run_name="__main__")
+
+
 if __name__ == "__main__":
     gc.disable()
-    exec(f"import {sys.argv[1]}")
-    gc.freeze()  # children need not look at what is never freed
-    gc.enable()
-    os._exit(end_of(serve()))  # at once: to take thousands of modules apart takes as long as to import them
+    exit_code = serve(**json.loads(sys.argv[1]))
+    os._exit(exit_code)  # at once: to take thousands of modules apart takes as long as to import them

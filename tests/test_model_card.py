@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -274,7 +272,7 @@ def test_models_of_transformers_have_cards_too(tmp_path):
     assert "trust_remote_code" not in card.text and "transformers' `vit` for image classification" in card.text
 
 
-def test_the_snippets_run(weights, preloaded, tmp_path):
+def test_the_snippets_run(weights, preloaded, bare, tmp_path):
     """With hf_efficient, and, in a process that can't import it, without."""
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "photo.png")
@@ -284,11 +282,10 @@ def test_the_snippets_run(weights, preloaded, tmp_path):
         first, second = re.findall(r"```python\n(.*?)```", text, flags=re.S)
         with_it.append(f"exec({first!r}, {{}})")  # each with names of its own
         without.append(f"exec({second!r}, {{}})")
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "OMP_NUM_THREADS": "1"}
-    new = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
     for done in (
         preloaded.run("-c", "\n".join(with_it), cwd=tmp_path),
-        subprocess.run([sys.executable, "-c", "\n".join(without)], **new),
+        bare.run("-c", "\n".join(without), cwd=tmp_path, env=environment),
     ):
         assert done.returncode == 0, done.stderr
         assert "label" in done.stdout and "The import statement" in done.stdout

@@ -112,7 +112,7 @@ def plan(
     output: Path,
     script: Path | None = None,
     common: Sequence[str] = (),
-    python: str = sys.executable,
+    python: str | None = None,
 ) -> list[Repetition]:
     """A B A B ...: changes of the machine over time affect all variants alike.
 
@@ -134,7 +134,7 @@ def plan(
             folder = output / variant.name / f"seed_{seed}"
             where = ("--output_dir", str(folder), "--seed", str(seed))
             config = variant.config.stem if variant.config.parent == FOLDER else str(variant.config)
-            command = (python, *program, config, *where, *common, *variant.overrides)
+            command = (python or sys.executable, *program, config, *where, *common, *variant.overrides)
             repetitions.append(Repetition(variant, seed, folder, command))
     return repetitions
 

@@ -1,8 +1,6 @@
 """What holds for every subcommand: its help, its exit code, one line for what went wrong."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -147,12 +145,8 @@ def test_extras_are_those_of_pyproject():
 # As a process
 
 
-def start(*words):
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT)
-
-
-def test_python_m_is_the_same(capsys, preloaded):
-    done = start("-m", "hf_efficient", "--help")
+def test_python_m_is_the_same(capsys, bare, preloaded):
+    done = bare.run("-m", "hf_efficient", "--help", cwd=ROOT)
     main(["--help"])
     assert done.returncode == 0 and done.stdout == capsys.readouterr().out
     assert preloaded.run("-m", "hf_efficient", "nonsense").returncode == 2

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 
 import pytest
@@ -33,7 +34,8 @@ def test_steps_are_the_budget_over_what_a_step_takes():
         Pace(0.5, None, "", 2).steps(Budget(60, "joules"))
 
 
-def test_two_runs_are_rehearsed_trained_and_compared(tmp_path, monkeypatch, capsys):
+def test_two_runs_are_rehearsed_trained_and_compared(tmp_path, monkeypatch, capsys, preloaded):
+    monkeypatch.setattr(sys, "executable", preloaded.python)
     monkeypatch.setattr(budget, "ROUND_SECONDS", 0.01)
     monkeypatch.setattr(equal_budgets, "ROUNDS", 1)
     (tmp_path / "small.yaml").write_text(RUN)

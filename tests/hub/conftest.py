@@ -13,10 +13,11 @@ numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def running_hub(tmp_path_factory):
+def running_hub(tmp_path_factory, bare):
     with Hub(tmp_path_factory.mktemp("hub")) as hub:
         hub.alice, hub.bob = hub.store.token("alice"), hub.store.token("bob")
         hub.reader = hub.store.token("alice", role="read")
+        hub.python = bare.python  # of processes that read the Hub's address from their environment
         yield hub
 
 
@@ -42,7 +43,8 @@ def client(running_client, hub):
 @pytest.fixture(scope="session")
 def preloaded_client(running_hub, tmp_path_factory):
     """Starts commands that speak to this Hub."""
-    with Preloaded(environment(running_hub, tmp_path_factory.mktemp("home")), "hf_efficient") as preloaded:
+    home, folder = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("client") / "preloaded"
+    with Preloaded(folder, "hf_efficient", environment(running_hub, home), running_hub.python) as preloaded:
         yield preloaded
 
 

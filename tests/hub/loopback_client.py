@@ -5,7 +5,6 @@ import json
 import os
 import queue
 import subprocess
-import sys
 import textwrap
 import threading
 from pathlib import Path
@@ -38,7 +37,7 @@ class Client:
         home.mkdir(parents=True, exist_ok=True)
         self.log = (home / "stderr.txt").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, str(WORKER)],
+            [hub.python, str(WORKER)],
             env=environment(hub, home, token, **variables),
             cwd=home,
             stdin=subprocess.PIPE,

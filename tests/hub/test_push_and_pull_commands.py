@@ -2,8 +2,6 @@
 
 import re
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,15 +13,13 @@ SCRIPTS = ROOT / "scripts"
 
 
 @pytest.fixture
-def run(hub, preloaded_client, tmp_path):
-    """A script in a process that is forked, or in a new one if asked or if imports would read its variables."""
+def run(hub, bare, preloaded_client, tmp_path):
+    """A script in a process that has imported everything, or nothing if asked or if imports read its variables."""
 
     def run(script, *arguments, token=None, new=False, **variables):
         words = [str(SCRIPTS / script), *map(str, arguments)]
         process = {"env": environment(hub, tmp_path / "home", token, **variables), "timeout": 300}
-        if new or variables:
-            return subprocess.run([sys.executable, *words], capture_output=True, text=True, **process)
-        return preloaded_client.run(*words, **process)
+        return (bare if new or variables else preloaded_client).run(*words, **process)
 
     return run
 

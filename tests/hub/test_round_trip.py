@@ -172,7 +172,7 @@ def test_15_offline_what_is_cached_loads_without_a_request_and_the_rest_is_a_cle
 
 @pytest.fixture(scope="module")
 def training(author):
-    author.run(TRAINER)
+    author.run(TRAINER + "\nimport gc; gc.freeze()")  # or every Trainer looks for garbage among the modules
     return author
 
 

@@ -1,8 +1,6 @@
 """A training script that pushes, in a process of its own: what arrives, what is told, and what is seen nowhere."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,21 +27,15 @@ RUN = {
 
 
 @pytest.fixture(scope="module")
-def trained(running_hub, tmp_path_factory):
+def trained(running_hub, bare, tmp_path_factory):
     """A run whose pushes in mid-training are refused, with a token on its command line."""
     running_hub.mend()
     folder = tmp_path_factory.mktemp("run")
     (folder / "run.yaml").write_text(yaml.safe_dump(RUN))
     running_hub.fail("status", "POST", "/commit/", status=403, times=2)
     words = ("run.yaml", "--output_dir", "out", "--hub_token", running_hub.bob)
-    finished = subprocess.run(
-        [sys.executable, str(SCRIPTS / "train_image_classifier.py"), *words],
-        env=environment(running_hub, folder / "home"),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+    variables = environment(running_hub, folder / "home")
+    finished = bare.run(SCRIPTS / "train_image_classifier.py", *words, env=variables, cwd=folder)
     assert finished.returncode == 0, finished.stderr[-3000:]
     leaks, judged = running_hub.leaks(running_hub.bob), running_hub.seen("POST", "/api/validate-yaml")
     said = finished.stdout + finished.stderr

@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -24,7 +23,7 @@ LOOPBACK = {"NO_PROXY": "127.0.0.1", "HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def served(tmp_path_factory, preloaded):
     """The address of a server, the folder of its model, and what the model goes on to write after "Hello"."""
     folder = tmp_path_factory.mktemp("served")
     model, tokenizer = build("CompressivePerformer"), build_tokenizer("byte")
@@ -37,7 +36,7 @@ def served(tmp_path_factory):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     options = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
-    command = [sys.executable, "-m", "hf_efficient", "serve", folder, *options]
+    command = [preloaded.python, "-m", "hf_efficient", "serve", folder, *options]
     with open(folder / "log", "wb") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | LOOPBACK)
     try:
@@ -105,10 +104,10 @@ def test_faults_are_answered_and_the_server_goes_on(served):
     test_completions(served)
 
 
-def test_chat(served, tmp_path):
+def test_chat(served, bare, tmp_path):
     """The client refuses every address in offline mode, loopback too; all others lead nowhere here."""
     address, model, expected = served
-    command = [sys.executable, "-m", "transformers.cli.transformers", "chat", model, address, "max_new_tokens=12"]
+    command = [bare.python, "-m", "transformers.cli.transformers", "chat", model, address, "max_new_tokens=12"]
     chat = subprocess.run(
         [*command, "do_sample=False"],
         input="Hello\nno\n!exit\n",  # "no" answers whether it shall go on, as it has no end of its own

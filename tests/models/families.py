@@ -64,6 +64,15 @@ def tiny_model(family: str, auto: str = "AutoModel", **values):
     return getattr(hf_efficient, FAMILIES[family].classes()[auto])(tiny_config(family, **values)).eval()
 
 
+def stirred(family: str, auto: str, **values):
+    """With every parameter moved off its initial value, so that no-ops at the start are not tested."""
+    model = tiny_model(family, auto, **values)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.02)
+    return model
+
+
 def images(config, batch: int = 3):
     size = config.image_size
     return torch.randn(batch, config.num_channels, size, size, generator=torch.Generator().manual_seed(1))

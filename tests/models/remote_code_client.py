@@ -5,6 +5,7 @@
 A case is {"check": a function below, ...its arguments}; its result is what the function returned, or a traceback.
 """
 
+import gc
 import importlib.abc
 import json
 import sys
@@ -186,6 +187,7 @@ def native_mobilevit(repo: str) -> dict:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # or every Trainer looks for garbage among the modules
     results = {}
     for name, case in json.loads(Path(sys.argv[1]).read_text()).items():
         try:

@@ -1,8 +1,5 @@
 """Registration with transformers: whatever is imported first, and nothing of transformers' own is shadowed."""
 
-import subprocess
-import sys
-
 import pytest
 
 import hf_efficient
@@ -33,9 +30,9 @@ def test_registered_before_anything_of_transformers_is_used(preloaded):
     assert result.returncode == 0 and result.stdout == "registered\n", result.stderr
 
 
-def test_registered_after_much_of_transformers_is_imported():
+def test_registered_after_much_of_transformers_is_imported(bare):
     code = "from transformers import AutoModel, LlamaForCausalLM, pipeline; import hf_efficient" + REGISTERED
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = bare.run("-c", code)
     assert result.returncode == 0 and result.stdout == "registered\n", result.stderr
 
 

@@ -1,10 +1,8 @@
 """Options that ViTs share: stems, normalised queries and keys, outputs that start at zero, pooling."""
 
-import numpy as np
 import pytest
 import torch
-from families import images, inputs, main_output, tiny_config, tiny_model
-from test_export import stirred, to_onnx
+from families import images, inputs, main_output, stirred, tiny_config, tiny_model
 from transformers import AutoModelForImageClassification
 
 from hf_efficient.attention import list_attentions
@@ -79,14 +77,6 @@ def test_stems_and_selection(stem):
     torch.testing.assert_close(
         model(pixels, patch_indices=all_of_them).pooler_output, model(pixels, select_patches=False).pooler_output
     )
-
-
-@stems
-def test_stems_as_onnx(stem, tmp_path):
-    model = stirred("hugginggreen_vit", CLASSIFIER, stem=stem, qk_norm=True, num_hidden_layers=1)
-    pixels = images(model.config, 5)
-    logits = to_onnx(model, tmp_path / "model.onnx").run(["logits"], {"pixel_values": pixels.numpy()})[0]
-    np.testing.assert_allclose(logits, model(pixels).logits.detach().numpy(), atol=1e-4, rtol=1e-4)
 
 
 def test_the_code_of_a_stem_goes_along():

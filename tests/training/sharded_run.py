@@ -30,7 +30,7 @@ MODELS = {
         **{"segment_length": 8, "memory_length": 8, "compressed_memory_length": 4, "compression_rate": 2},
     },
 }
-STEPS, ROWS = 4, 8  # in a batch of all ranks
+STEPS, ROWS = 2, 8  # in a batch of all ranks
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 

@@ -1,6 +1,5 @@
 import json
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -304,10 +303,9 @@ def test_a_step_costs_next_to_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_kill_9_loses_an_interval_at_most(tmp_path):
+def test_kill_9_loses_an_interval_at_most(tmp_path, preloaded):
     """The real tracker, in a process that is killed in the middle of a step."""
-    command = [sys.executable, energy_run.__file__, str(tmp_path), "--kill_at", "16"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    run = preloaded.run(energy_run.__file__, tmp_path, "--kill_at", "16")
     assert run.returncode == -signal.SIGKILL, run.stderr
     killed = EnergyReport.load(tmp_path / "energy.json")
     took = float((tmp_path / "took.txt").read_text())  # seconds of training up to the kill

@@ -3,8 +3,6 @@
 import json
 import math
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import language_runs
@@ -17,6 +15,8 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.data.text_streams import TextStreams
+
+pytestmark = pytest.mark.usefixtures("quickly")
 
 
 def losses(trainer, name="loss"):
@@ -169,11 +169,11 @@ def test_two_processes_equal_one(tmp_path, preloaded):
 
 
 @pytest.mark.slow
-def test_kill_9_changes_nothing(tmp_path):
+def test_kill_9_changes_nothing(tmp_path, preloaded):
     """Killed in the second epoch, between a checkpoint and the next."""
     options = {"max_steps": 22, "save_strategy": "steps", "save_steps": 4, "logging_steps": 3}
     run_here(tmp_path / "whole", **options)
-    run = subprocess.run([sys.executable, *command(tmp_path / "killed", "19", **options)], timeout=300)
+    run = preloaded.run(*command(tmp_path / "killed", "19", **options))
     assert run.returncode == -signal.SIGKILL
     assert not (tmp_path / "killed" / "model.safetensors").exists()
     run_here(tmp_path / "killed", **options)

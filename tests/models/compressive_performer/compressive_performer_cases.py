@@ -38,8 +38,11 @@ SHAPES = {
     "mean": {"compression": "mean"},
     "max": {"compression": "max"},
 }
-# A hash that learns is another one after a training step.
-OF_ITS_OWN = {"xcit": NO_MEMORY, "ecoformer": {"attention_options": {"hash_interval": 0}}}
+OF_ITS_OWN = {
+    "xcit": NO_MEMORY,
+    "ecoformer": {"attention_options": {"hash_interval": 0}},  # one that learns is another after a training step
+    "lsh": {"attention_options": {"num_buckets": 4, "chunk_size": 3}},  # so that buckets are longer than chunks
+}
 MECHANISMS = {
     name: {"attention": name, **OF_ITS_OWN.get(name, {})}
     for name in list_attentions()
@@ -61,7 +64,7 @@ RECIPES = {
     "recipe": RECIPE,
     "recipe, softmax": {**RECIPE, "attention": "softmax"},
     "recipe, no memory": {**RECIPE, **NO_MEMORY},
-    "recipe, keys are queries": {**RECIPE, "attention": "lsh"},
+    "recipe, keys are queries": {**RECIPE, **MECHANISMS["lsh"]},
     "recipe, several keys": {**RECIPE, **MECHANISMS["gaussian_mixture, several keys"]},
 }
 REVERSIBLE = {

@@ -225,12 +225,12 @@ def test_autocast():
 
 @pytest.mark.parametrize(
     ("fields", "before"),
-    [(fields, before) for fields in ARMS.values() for before in (0, 5, 90)] + [(x, 21) for x in SHAPES.values()],
-    ids=[f"{name}-{before}" for name in ARMS for before in (0, 5, 90)] + list(SHAPES),
+    [(fields, before) for fields in ARMS.values() for before in (0, 5, 50)] + [(x, 21) for x in SHAPES.values()],
+    ids=[f"{name}-{before}" for name in ARMS for before in (0, 5, 50)] + list(SHAPES),
 )
 def test_a_prompt_of_which_only_the_last_logits_are_asked_for(fields, before):
     """Layers skim what nobody looks back to: the same logits, and the same memory, in every layer."""
-    model, ids = make(num_hidden_layers=3, **fields), text(2, before + 131)
+    model, ids = make(num_hidden_layers=3, **fields), text(2, before + 91)
     with torch.no_grad():
         outs = []
         for keep in (0, 1, 20):

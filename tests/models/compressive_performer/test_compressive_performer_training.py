@@ -1,4 +1,4 @@
-"""Training: every system learns a text, and compressed memory carries what lies beyond segment and recent memory."""
+"""Training: systems learn a text, and compressed memory carries what lies beyond segment and recent memory."""
 
 import math
 import pydoc_data.topics
@@ -6,12 +6,14 @@ import pydoc_data.topics
 import pytest
 import torch
 import yaml
-from compressive_performer_cases import YAMLS
+from compressive_performer_cases import CONFIGS
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
 
 from hf_efficient import CompressivePerformerConfig, CompressivePerformerForCausalLM
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "segment_length": 32}
+# The gradients of every system are held to the literal algorithm's: two that have little in common show that they do.
+SYSTEMS = ("compressive_performer", "gpt")
 
 
 def corpus():
@@ -26,10 +28,10 @@ def entropy(tokens):
     return -(share[share > 0] * share[share > 0].log()).sum().item()
 
 
-@pytest.mark.parametrize("file", YAMLS, ids=lambda file: file.stem)
-def test_every_system_learns_more_than_letter_frequencies(file):
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_system_learns_more_than_letter_frequencies(system):
     torch.manual_seed(1)
-    fields = yaml.safe_load(file.read_text())["model"]
+    fields = yaml.safe_load((CONFIGS / f"enwik8_{system}.yaml").read_text())["model"]
     memory = {"memory_length": 32 * bool(fields["memory_length"])}
     memory["compressed_memory_length"] = 16 * bool(fields["compressed_memory_length"])
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**{**fields, **SMALL, **memory})).train()
@@ -59,7 +61,7 @@ def riddle(batch, generator):
     return torch.cat([secret.expand(batch, 8), fillers, question], 1), secret[:, 0]
 
 
-def solve(steps=150, **fields):
+def solve(steps=60, **fields):
     """The share of new riddles that a model solves after training on others."""
     torch.manual_seed(0)
     config = CompressivePerformerConfig(

@@ -4,10 +4,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import yaml
@@ -56,11 +56,16 @@ def config(tmp_path):
     return write
 
 
-def start(*words, **variables):
+@pytest.fixture
+def start(preloaded):
     """python with these words, in a process of its own."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **variables}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, *map(str, words)], **pipes, env=environment, cwd=ROOT)
+
+    def start(*words, **variables):
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **variables}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen([preloaded.python, *map(str, words)], **pipes, env=environment, cwd=ROOT)
+
+    return start
 
 
 # In one process
@@ -134,7 +139,7 @@ def test_what_is_wrong_is_one_line(config, preloaded):
 # In processes that are killed
 
 
-def kill_at(step, number, *words):
+def kill_at(start, step, number, *words):
     """Starts the script and sends it a signal as soon as it reports a step."""
     process = start(SCRIPT, *words, "--verbose")
     for line in process.stdout:
@@ -151,12 +156,12 @@ def finish(*processes):
 
 
 @pytest.mark.slow
-def test_killed_and_started_again_by_the_same_command(config, preloaded, tmp_path):
+def test_killed_and_started_again_by_the_same_command(config, start, preloaded, tmp_path):
     finish(preloaded.run(SCRIPT, config("whole")))
-    code, _ = kill_at(7, signal.SIGKILL, config("killed"))
+    code, _ = kill_at(start, 7, signal.SIGKILL, config("killed"))
     assert code == -signal.SIGKILL
     assert list_checkpoints(tmp_path / "killed") and not (tmp_path / "killed" / "results.json").exists()
-    code, err = kill_at(10, signal.SIGTERM, config("killed"))
+    code, err = kill_at(start, 10, signal.SIGTERM, config("killed"))
     assert code == 143, err
     finish(preloaded.run(SCRIPT, config("killed")))
     assert_equal_results(tmp_path / "killed", tmp_path / "whole", exact=True)
@@ -176,22 +181,28 @@ def assert_equal_results(found, expected, exact):
         assert first[key] == (second[key] if exact else pytest.approx(second[key], rel=1e-5)), key
 
 
-def torchrun(file):
+def ranks(file):
+    """The processes that run a config, without the one that started them."""
+    running = ((process, process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
+    return [process for process, words in running if file in words and "torch.distributed.run" not in words]
+
+
+def torchrun(start, file):
     """One of the two is killed in the midst of training: torchrun starts both again, which go on from a checkpoint."""
     options = ("--standalone", "--nproc_per_node", "2", "--max-restarts", "3")
     fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # or the new processes may find the old ones' addresses
     process = start("-m", "torch.distributed.run", *options, SCRIPT, file, "--verbose", **fresh)
     for line in process.stdout:
         if line.startswith("step 7/"):
-            _, second = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            os.kill(int(second), signal.SIGKILL)
+            _, second = ranks(file)
+            second.kill()
             break
     again = process.stdout.read()
     assert process.wait() == 0, process.stderr.read()[-3000:]
     assert "step 5/" in again and "step 1/" not in again
 
 
-def accelerate(file):
+def accelerate(start, file):
     """The command of docs/training.md, which calls torchrun and says more to the processes."""
     page = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8").replace("\\\n", " ")
     (command,) = (line.split() for line in page.splitlines() if line.startswith("accelerate launch"))
@@ -205,7 +216,7 @@ def accelerate(file):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [torchrun, accelerate])
-def test_two_processes_equal_one_with_the_same_global_batch(config, preloaded, tmp_path, launcher):
+def test_two_processes_equal_one_with_the_same_global_batch(config, start, preloaded, tmp_path, launcher):
     """Dropout is drawn per process; everything else, sampled patches too, is the same.
 
     Keys have no bias here: its gradient is 0 but for rounding, of which Adam makes steps of full length. The lowest
@@ -213,7 +224,7 @@ def test_two_processes_equal_one_with_the_same_global_batch(config, preloaded, t
     """
     exact, early = {"model": {"hidden_dropout_prob": 0.0, "qkv_bias": False}}, {"greater_is_better": False}
     finish(preloaded.run(SCRIPT, config("one", **exact, training=early)))
-    launcher(config("two", **exact, training={"per_device_train_batch_size": 8, **early}))
+    launcher(start, config("two", **exact, training={"per_device_train_batch_size": 8, **early}))
     assert json.loads((tmp_path / "two" / "results.json").read_text())["best_step"] < 15
     assert json.loads((tmp_path / "two" / "results.json").read_text())["processes"] == 2
     assert_equal_results(tmp_path / "two", tmp_path / "one", exact=False)
