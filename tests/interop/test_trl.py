@@ -1,5 +1,7 @@
 """Supervised fine-tuning by TRL: the language model learns, whole or by an adapter, and is saved as it is."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 from interop_models import build, logits
@@ -7,7 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_efficient.data.tokenization import build_tokenizer
 
-pytest.importorskip("trl", reason="pip install hf-efficient[interop]")
+if not find_spec("trl"):  # imported by its test alone
+    pytest.skip("pip install hf-efficient[interop]", allow_module_level=True)
 peft = pytest.importorskip("peft", reason="pip install hf-efficient[interop]")
 pytestmark = pytest.mark.filterwarnings("ignore")
 

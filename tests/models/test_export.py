@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from families import CLASSIFIERS, HEADS, VISION_HEADS, head_id, images, inputs, main_output, stirred, tiny_model
-from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
 from hf_efficient import onnx_export
 from hf_efficient.attention import build_attention, list_attentions
@@ -45,6 +44,7 @@ def test_every_mechanism_exports(attention):
 
 def to_onnx(model, path):
     import onnxruntime
+    from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
     sample = inputs(model, batch=2)
     batch = {name: {0: torch.export.Dim.AUTO} for name in sample}  # leaving height and width dynamic takes minutes
