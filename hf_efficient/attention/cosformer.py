@@ -11,6 +11,7 @@ import math
 
 import torch
 
+from ..linear.heads_first import turn_tokens
 from ..linear.literal import row_normalise
 from .base import check_positive
 from .kernel_attention import KernelAttention
@@ -60,8 +61,7 @@ class Cosformer(KernelAttention):
 
     def prepare(self, q, k, key_mask, position_ids, state=None):
         angles = self.angles(q, key_mask, position_ids, state and state["length"])
-        cos, sin = angles.cos(), angles.sin()
-        q, k = (torch.cat([x * cos, x * sin], -1) for x in (q.to(cos.dtype).relu(), k.to(cos.dtype).relu()))
+        q, k = (turn_tokens(x.to(angles.dtype).relu(), angles) for x in (q, k))
         own = {}
         if state is not None:
             seen = q.shape[2] if key_mask is None else key_mask.sum(-1)

@@ -167,11 +167,11 @@ class Ecoformer(SharedQueries, KernelAttention):
 
 def centred_kernel(x: Tensor, anchors: Tensor, variance: Tensor, mean: Tensor) -> Tensor:
     """κ̃: (.., H, N, D) -> (.., H, N, m)"""
-    return torch.exp(-squared_distance(x, anchors).clamp_min(0) / (2 * variance)) - mean
+    return torch.exp(squared_distance(x, anchors).clamp_min(0) * (-0.5 / variance)) - mean
 
 
 def signs(g: Tensor) -> Tensor:
-    return torch.where(g < 0, -1.0, 1.0).to(g.dtype)
+    return (g >= 0).to(g.dtype).mul_(2).sub_(1)  # `where` of two numbers takes several times as long
 
 
 def sampled(x: Tensor, key_mask: Tensor | None) -> Tensor:

@@ -7,9 +7,10 @@ Values are added up in 2^τ buckets and read from there: O(N·m·(τD + D)) time
 instead of B, O(N²·D). The norm is that of a head's output (N-YOSO), so there is no matrix that could be shown.
 
 A code jumps, so its derivative is that of the expectation; w' itself is infinite at q̂ = k̂, and the paper takes what it
-always exceeds, dB_ij/d(q̂_i·k̂_j) = τ/2·w_ij. Here w is exact, and made for a block of queries at a time: the backward
-pass is O(N²·D), in memory that is linear. (The paper samples it too, in O(N·m·D²), which on a CPU takes longer up to
-some ten thousand tokens.)
+always exceeds, dB_ij/d(q̂_i·k̂_j) = τ/2·w_ij. Here w is exact, but made for up to s queries only, every ⌈N/s⌉-th from a
+random one on: what these say of q and k, times ⌈N/s⌉, is the gradient of all of them on average, in O(N·s·D). (The
+paper puts v_j k_jᵀ into the buckets, O(N·m·D²), which on a CPU takes longer than even all queries would up to some ten
+thousand tokens.)
 
 In training hyperplanes are drawn anew in each pass, as dropout is; evaluation uses those of (seed, layer).
 """
@@ -22,11 +23,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..linear.autocast import without_autocast
-from .base import Attention
+from .base import Attention, check_positive
 from .masking import zero_masked
 from .registry import register_attention
 
-BLOCK = 256  # queries whose row of w is held at a time
+BLOCK = 128  # queries whose row of w is held at a time
 
 
 @register_attention
@@ -36,17 +37,26 @@ class Yoso(Attention):
     Args:
         num_hashes: m; 0 = the expectation.
         hash_bits: τ.
+        gradient_queries: s; no more tokens than that have the exact gradient, and so has the expectation.
         seed: of the hyperplanes, together with `layer_idx`.
     """
 
     paper = "Zeng 2021"
-    cost = "NmτD, backward N²D"
+    cost = "NmτD, backward NsD"
     parameter_free = True
     supports_cross = True
     exempt_from = ("derivatives",)
 
     def __init__(
-        self, hidden_size: int, num_heads: int, *, num_hashes: int = 32, hash_bits: int = 8, seed: int = 0, **common
+        self,
+        hidden_size: int,
+        num_heads: int,
+        *,
+        num_hashes: int = 32,
+        hash_bits: int = 8,
+        gradient_queries: int = 512,
+        seed: int = 0,
+        **common,
     ):
         super().__init__(hidden_size, num_heads, **common)
         if isinstance(num_hashes, bool) or not isinstance(num_hashes, int) or num_hashes < 0:
@@ -55,9 +65,11 @@ class Yoso(Attention):
             raise ValueError(
                 f"hash_bits={hash_bits!r} must be an integer from 1 to 16: there are 2^hash_bits buckets."
             )
+        check_positive("gradient_queries", gradient_queries)
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed={seed!r} must be a non-negative integer.")
         self.num_hashes, self.hash_bits, self.seed = num_hashes, hash_bits, seed
+        self.gradient_queries = gradient_queries
         shape = (num_heads, self.head_dim, num_hashes * hash_bits)
         self.register_buffer("hyperplanes", torch.empty(shape, dtype=torch.float32))
         self.reset_parameters()
@@ -84,7 +96,12 @@ class Yoso(Attention):
                 hashes = torch.randn(hashes.shape, device=v.device, dtype=v.dtype)
             with torch.no_grad():
                 codes = (self.codes(q, hashes), self.codes(k, hashes)) if self.num_hashes else (None, None)
-            return F.normalize(_collide(q, k, v, *codes, self.hash_bits), dim=-1).to(dtype)
+            return F.normalize(_collide(q, k, v, *codes, self.hash_bits, self.sampled(q.shape[2])), dim=-1).to(dtype)
+
+    def sampled(self, length: int) -> slice:
+        """The queries that the gradient is made from."""
+        step = -(-length // self.gradient_queries) if self.num_hashes else 1
+        return slice(int(torch.randint(step, ())) if self.training else step // 2, None, step)
 
     def naive(self, q, k, v, key_mask=None, position_ids=None):
         q, k = F.normalize(q, dim=-1), F.normalize(zero_masked(k, key_mask), dim=-1)
@@ -103,9 +120,9 @@ class _Collisions(torch.autograd.Function):
     """Directions q (B, H, N, D) and k (B, H, M, D), values (B, H, M, D) -> Σ_j B_ij v_j, (B, H, N, D)."""
 
     @staticmethod
-    def forward(ctx, q, k, v, code_q, code_k, bits):
+    def forward(ctx, q, k, v, code_q, code_k, bits, sampled):
         ctx.save_for_backward(q, k, v, code_q, code_k)
-        ctx.bits = bits
+        ctx.bits, ctx.sampled = bits, sampled
         if code_q is not None:
             return share_buckets(code_q, code_k, v, bits)
         return torch.cat([expectation(rows, k, bits) @ v for rows in q.split(BLOCK, 2)], 2)
@@ -113,21 +130,21 @@ class _Collisions(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        (q, k, v, code_q, code_k), bits = ctx.saved_tensors, ctx.bits
-        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), None
+        (q, k, v, code_q, code_k), bits, sampled = ctx.saved_tensors, ctx.bits, ctx.sampled
+        dq, dk, dv, rows = torch.zeros_like(q), 0, 0, []
         if code_q is not None:
             dv = share_buckets(code_k, code_q, grad, bits)
         with without_autocast(v):  # backward() may be called inside one
-            for start in range(0, q.shape[2], BLOCK):
-                at = slice(start, start + BLOCK)
-                w = expectation(q[:, :, at], k, bits)
+            k, v = k.contiguous(), v.contiguous()  # or every product would make them so
+            for some_q, g in zip(*(x[:, :, sampled].split(BLOCK, 2) for x in (q, grad)), strict=True):
+                w = expectation(some_q, k, bits)
                 if code_q is None:
-                    part = w.mT @ grad[:, :, at]
-                    dv = part if dv is None else dv + part
-                slope = w.mul_(grad[:, :, at] @ v.mT).mul_(bits / 2)
-                dq[:, :, at] = slope @ k
-                dk += slope.mT @ q[:, :, at]
-        return dq, dk, dv, None, None, None
+                    dv = dv + w.mT @ g
+                slope = w.mul_(g @ v.mT).mul_(bits / 2 * sampled.step)
+                rows.append(slope @ k)
+                dk = dk + slope.mT @ some_q
+            dq[:, :, sampled] = torch.cat(rows, 2)
+        return dq, dk, dv, None, None, None, None
 
 
 # Buckets are filled in place, which torch.compile can't trace: it runs as it is, between compiled parts.
@@ -136,16 +153,22 @@ _collide = torch.compiler.disable(_Collisions.apply)
 
 def expectation(q: Tensor, k: Tensor, bits: int) -> Tensor:
     """w (B, H, N, M)"""
-    return (q @ k.mT).clamp_(-1, 1).arccos_().div_(-math.pi).add_(1).pow_(bits)
+    w = (q @ k.mT).clamp_(-1, 1).arccos_().div_(-math.pi).add_(1)
+    while bits % 2 == 0:  # `pow_` takes several times as long
+        w, bits = w.square_(), bits // 2
+    return w.pow_(bits) if bits > 1 else w
 
 
 def share_buckets(readers: Tensor, writers: Tensor, v: Tensor, bits: int) -> Tensor:
     """Codes (m, B, H, N) and (m, B, H, M), v (B, H, M, D) -> the mean over hashes of the sums of v in each reader's
     bucket, (B, H, N, D)"""
-    (batch, heads, _, width), buckets = v.shape, 2**bits
-    group = buckets * torch.arange(batch * heads, device=v.device).view(batch, heads, 1)
-    values, output = v.reshape(-1, width), v.new_zeros(batch * heads * readers.shape[-1], width)
-    for read, write in zip(readers + group, writers + group, strict=True):
-        table = v.new_zeros(batch * heads * buckets, width).index_add_(0, write.flatten(), values)
-        output += table.index_select(0, read.flatten())
-    return (output / len(readers)).view(batch, heads, -1, width)
+    (batch, heads, _, width), hashes = v.shape, len(readers)
+    buckets = batch * heads * 2**bits  # of a hash
+    group = 2**bits * torch.arange(batch * heads, device=v.device).view(batch, heads, 1)
+    tables, values = v.new_zeros(hashes, buckets, width), v.reshape(-1, width)
+    for table, write in zip(tables, (writers + group).flatten(1), strict=True):
+        table.index_add_(0, write, values)
+    table = torch.arange(hashes, device=v.device).unsqueeze(1) * buckets
+    read = ((readers + group).flatten(1) + table).T.contiguous()  # (B·H·N, m)
+    sums = F.embedding_bag(read, tables.view(-1, width), mode="sum")
+    return (sums / hashes).view(batch, heads, -1, width)

@@ -29,6 +29,9 @@ from .tile import Plan
 # a language model may have, that would spare a few per cent of a step's time, and take a seventh more memory.
 KEPT_FEATURES = 2
 
+# Of so few tokens, both ways, all features are kept: they take little memory.
+KEPT_LENGTH = 256
+
 
 def kernel_attention(
     q: Tensor,
@@ -69,7 +72,7 @@ def kernel_attention(
         chunk_size or max(block_size, min(1024, TILE // (heads * max(features, v.shape[-1])))), max(length, q.shape[2])
     )
     block_size = min(block_size, chunk_size) if causal else 1
-    few = features <= head_dim * KEPT_FEATURES
+    few = features <= head_dim * KEPT_FEATURES or (length <= KEPT_LENGTH and not causal)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, S))
     plan = Plan(
         feature_map=feature_map,

@@ -31,6 +31,8 @@ CASES = [
     ("longformer", {"window": 8, "num_global": 4}),
     ("bigbird", {"block_size": 8, "num_random_blocks": 2}),
     ("dct", {"num_coefficients": 8}),
+    ("skyformer", {"num_landmarks": 8}),
+    ("yoso", {"num_hashes": 2, "hash_bits": 3, "gradient_queries": 64}),
 ]
 
 

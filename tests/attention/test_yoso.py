@@ -58,6 +58,34 @@ def test_blocks_of_queries_add_up(monkeypatch):
     assert_close(*found)
 
 
+def test_gradients_from_some_queries_are_right_on_average(monkeypatch):
+    """21 queries, every fourth of them: the mean over the four places to begin is the gradient from all."""
+    leaves = [x.requires_grad_() for x in heads(21)]
+
+    def gradients(**options):
+        output = yoso(num_hashes=3, hash_bits=2, **options).attend(*leaves)
+        return torch.autograd.grad(output[..., 0].sum() + output.square().sum(), leaves)
+
+    found = []
+    for start in range(4):
+        monkeypatch.setattr("hf_efficient.attention.yoso.Yoso.sampled", lambda self, n, a=start: slice(a, None, 4))
+        found.append(gradients())
+        assert found[-1][0][:, :, start::4].abs().amin() > 0
+        assert found[-1][0].count_nonzero() == found[-1][0][:, :, start::4].numel()
+    monkeypatch.undo()
+    for some, exact in zip(zip(*found, strict=True), gradients(), strict=True):
+        assert_close(torch.stack(some).mean(0), exact)
+
+
+def test_which_queries_make_the_gradient():
+    attention = yoso(gradient_queries=5)
+    assert attention.sampled(5) == slice(0, None, 1), "as many as there are: exact"
+    assert attention.sampled(21) == slice(2, None, 5)
+    attention.train()
+    assert {attention.sampled(21).start for _ in range(99)} == set(range(5))
+    assert yoso(num_hashes=0, gradient_queries=5).sampled(21).step == 1, "the expectation is quadratic anyway"
+
+
 def test_training_draws_hyperplanes_and_evaluation_keeps_them():
     attention, x = yoso(num_hashes=2), tokens(2, 20)
     kept = attention(x)[0]

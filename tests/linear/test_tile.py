@@ -39,6 +39,7 @@ def test_several_tiles_of_the_batch(name, causal, monkeypatch):
 @pytest.mark.parametrize("length", [3, 8, 37])
 def test_features_and_states_are_kept_or_made_again(name, causal, kept, length, monkeypatch):
     monkeypatch.setattr(chunked, "KEPT_FEATURES", kept)
+    monkeypatch.setattr(chunked, "KEPT_LENGTH", 0)
     leaves, weight = inputs(name, length=length), weight_for("mask", length=length)
     q, k, v = heads_first(leaves)
     for key_weight in (None, weight):
