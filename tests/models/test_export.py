@@ -13,10 +13,13 @@ from hf_efficient.models.compressive_performer.memory import Memory
 GRID = list_attentions(needs_grid=True)
 ONE_LAYER = {"num_hidden_layers": 1}  # exporters take their time for every layer
 TASKS = [head for head in HEADS if head[1] != "AutoModel"]  # a head holds its family's encoder
-# An export takes seconds: the heads share mechanisms and stems out among them.
+# An export takes seconds: the heads share mechanisms, stems and pooling out among them.
 ONNX = {
     ("hugginggreen_vit", "AutoModelForImageClassification"): {"stem": "conv", "qk_norm": True},
     ("hugginggreen_vit", "AutoModelForMaskedImageModeling"): {"stem": "patch_conv", "qk_norm": True},
+    ("kerformer_vit", "AutoModelForImageClassification"): {
+        **{"attention": "softmax", "token_pooling": {"after": [1], "keep": 0.5}, "num_hidden_layers": 2},
+    },
     ("kerformer_vit", "AutoModelForMaskedImageModeling"): {"attention": "gaussian_mixture"},
     ("kerformer_text", "AutoModelForMaskedLM"): {"attention": "performer"},
     # Non-maximum suppression is a loop, which takes ONNX minutes to optimise: predictions of all anchors are exported.
@@ -54,7 +57,7 @@ def to_onnx(model, path):
 
 @pytest.mark.parametrize("head", EXPORTED, ids=head_id)
 def test_onnx_runtime_agrees(head, tmp_path):
-    model = stirred(*head, **ONNX.get(head, {}), **({} if head[0] == "mobilevit_v2" else ONE_LAYER))
+    model = stirred(*head, **({} if head[0] == "mobilevit_v2" else ONE_LAYER) | ONNX.get(head, {}))
     session = to_onnx(model, tmp_path / "model.onnx")
     batch = inputs(model, batch=5)
     expected = model(**batch)
