@@ -286,7 +286,7 @@ FAULTS = """
 67 texts that are no text, say special tokens or are one line: read, or refused in one line
     cli/test_bad_input.py::test_bytes_that_are_no_text_are_trained_on
     cli/test_bad_input.py::test_text
-    data/test_tokenization.py::test_what_a_text_says_is_text_though_it_looks_like_a_special_token
+    data/test_word_tokenizer.py::test_what_a_text_says_is_text_though_it_looks_like_a_special_token
     data/test_tokenization.py::test_a_line_may_be_of_any_length
     data/test_text_streams.py::test_bad_input
 68 a Hub that answers what is no text, or loses an upload: asked again

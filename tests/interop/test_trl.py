@@ -2,7 +2,6 @@
 as it is."""
 
 import math
-
 from importlib.util import find_spec
 
 import pytest
