@@ -30,7 +30,12 @@ def benchmark_parser(name: str, description: str, output: str, examples: str = "
     parser.add_argument(
         "--output", type=Path, default=Path(output), metavar="DIR", help=f"where results go (default: {output})"
     )
-    parser.add_argument("--threads", type=positive, metavar="N", help="default: what PyTorch chooses")
+    parser.add_argument(
+        "--threads",
+        type=positive,
+        metavar="N",
+        help="default: what PyTorch chooses; with 1, processor time is measured, which other programs disturb less",
+    )
     parser.add_argument(
         "--default-allocator", action="store_true", help="let glibc return freed memory to the system after every call"
     )

@@ -26,6 +26,7 @@ def run_record(name: str, argv: list[str]) -> dict:
         "cpu": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "clock": "processor" if torch.get_num_threads() == 1 else "wall",  # as in timing.py
         "vectors": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -60,5 +61,6 @@ def installed(package: str) -> str | None:
 
 def describe_run(record: dict) -> str:
     """Machine, versions, date and commit in a line."""
-    line = "{cpu} ({vectors}), {threads} threads, torch {torch}, allocator: {allocator}, {date}, commit {commit}"
-    return line.format(**record)
+    threads = "1 thread (processor time)" if record.get("clock") == "processor" else f"{record['threads']} threads"
+    line = "{cpu} ({vectors}), {0}, torch {torch}, allocator: {allocator}, {date}, commit {commit}"
+    return line.format(threads, **record)

@@ -4,7 +4,6 @@ import argparse
 import copy
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import torch
@@ -14,7 +13,7 @@ from benchmarks.command_line import Progress, benchmark_parser, positive, prepar
 from benchmarks.floors import ENERGY_STEP, IMAGES_PER_SECOND, SCRIPT_STEP, Figure
 from benchmarks.record import ROOT, run_record
 from benchmarks.reports import write_figures
-from benchmarks.timing import ratio, seconds_of
+from benchmarks.timing import clock, ratio, seconds_of
 from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.training.energy_callback import EnergyCallback
 from hf_efficient.training.run import load_run
@@ -111,7 +110,7 @@ class Turns(TrainerCallback):
             self.energy.on_step_end(args, state, control, **kwargs)
         if state.global_step % self.steps:
             return
-        script = time.perf_counter() - self.since
+        script = clock() - self.since
         bare = seconds_of(lambda: [self.bare.step() for _ in range(self.steps)])
         if self.turn >= 0:
             self.taken[self.mode].append(script)
@@ -127,7 +126,7 @@ class Turns(TrainerCallback):
         if mode == "energy":
             self.energy.meter.start()
             self.energy.on_epoch_begin(None, state, None)
-        self.since = time.perf_counter()
+        self.since = clock()
 
 
 class BareLoop:

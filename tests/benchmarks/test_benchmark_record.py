@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import BENCHMARKS
+from benchmarks import BENCHMARKS, timing
 from benchmarks.floors import Figure
 from benchmarks.record import commit, describe_run, run_record
 from benchmarks.reports import write_figures
@@ -69,3 +70,13 @@ def test_the_list_of_benchmarks_is_light():
     code = "import sys, benchmarks; print(*{'torch', 'hf_efficient'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert run.returncode == 0 and not run.stdout.strip(), run.stdout + run.stderr
+
+
+def test_one_thread_counts_processor_time(monkeypatch):
+    """Waiting takes none of it."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert timing.seconds_of(lambda: time.sleep(0.1)) < 0.05
+    assert "1 thread (processor time)" in describe_run(run_record("models", []))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert timing.seconds_of(lambda: time.sleep(0.1)) >= 0.1
+    assert "2 threads" in describe_run(run_record("models", []))
