@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import transformers
 import yaml
+from transformers import EarlyStoppingCallback
 
 import hf_efficient
 
@@ -66,6 +67,7 @@ def train_in_folder(trainer: EfficientTrainer, run: Run, unit: str, items_per_sa
     energy = attach_energy(trainer, run, unit, items_per_sample)
     trainer.energy_options, trainer.pushes_results = run.energy, run.training.push_to_hub
     trainer.train(resume_from_checkpoint=run.training.resume)
+    trainer.remove_callback(EarlyStoppingCallback)  # which would look for its metric in the test split's
     with energy.phase("inference") if energy is not None else nullcontext():
         metrics = trainer.evaluate() if trainer.eval_dataset is not None else {}
     if trainer.test_dataset is not None:

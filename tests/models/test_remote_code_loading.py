@@ -12,7 +12,13 @@ from families import CLASSIFIERS, HEADS, TEXT, VISION, head_id, inputs, main_out
 from filelock import FileLock
 from PIL import Image
 from safetensors.torch import save_file
-from transformers import MobileViTV2Config, MobileViTV2ForImageClassification, pipeline
+from transformers import (
+    MobileViTConfig,
+    MobileViTForImageClassification,
+    MobileViTV2Config,
+    MobileViTV2ForImageClassification,
+    pipeline,
+)
 
 from hf_efficient import (
     CompressivePerformerConfig,
@@ -38,7 +44,10 @@ LM = {
     "compression_rate": 2,
 }
 CLASSIFIER = "AutoModelForImageClassification"
-RECIPE = {"stem": "conv", "qk_norm": True, "zero_init_outputs": True, "heuristic": "random", "select_at_eval": True}
+RECIPE = {
+    **{"stem": "conv", "qk_norm": True, "zero_init_outputs": True, "heuristic": "random", "select_at_eval": True},
+    "token_pooling": {"after": [1], "keep": 0.7},
+}
 PIPELINES = {
     "image-classification": [(family, "AutoModelForImageClassification") for family in VISION],
     "object-detection": [head for head in HEADS if head[1] == "AutoModelForObjectDetection"],
@@ -170,7 +179,8 @@ def all_cases(root: Path) -> Cases:
             batch["labels"] = batch["input_ids"].clone()
         repo = cases.save(f"training {family}", model, batch)
         cases.ask(f"training {family}", "training", repo=repo, auto=auto, folder=repo.parent)
-    cases.head("from native", native_mobilevit(cases.root / "native"), "AutoModelForImageClassification", pixels())
+    for version, model in native_mobilevits(cases.root / "native").items():
+        cases.head(f"from native {version}", model, "AutoModelForImageClassification", pixels())
     repo = cases.root / "kerformer_vit-Model" / "repo"
     cases.ask("absent", "absent_mechanism", repo=repo)
     cases.ask("refused", "refused", repo=repo)
@@ -189,15 +199,20 @@ def pair_model() -> tuple:
     return model, "AutoModelForSequenceClassification", {"input_ids": ids}
 
 
-def native_mobilevit(folder: Path):
-    """A checkpoint of transformers' own MobileViTV2, loaded into ours."""
+def native_mobilevits(folder: Path) -> dict:
+    """Checkpoints of transformers' own MobileViTV2 and MobileViT, loaded into ours."""
     from hf_efficient import MobileViTv2ForImageClassification
 
-    config = MobileViTV2Config(
+    second = MobileViTV2Config(
         image_size=64, width_multiplier=0.25, n_attn_blocks=[1, 1, 1], base_attn_unit_dims=[64, 64, 64], num_labels=5
     )
-    MobileViTV2ForImageClassification(config).save_pretrained(folder)
-    return MobileViTv2ForImageClassification.from_pretrained(folder).eval()
+    first = MobileViTConfig(
+        image_size=64, hidden_sizes=[16, 16, 16], neck_hidden_sizes=[8, 8, 8, 8, 8, 8, 16], num_labels=5
+    )
+    MobileViTV2ForImageClassification(second).save_pretrained(folder / "v2")
+    MobileViTForImageClassification(first).save_pretrained(folder / "v1")
+    load = MobileViTv2ForImageClassification.from_pretrained
+    return {version: grown(load(folder / version)) for version in ("v1", "v2")}
 
 
 def answer(answers, name):
@@ -282,8 +297,9 @@ def test_training_goes_on(answers, family):
     assert found["same code"]
 
 
-def test_what_came_from_a_native_checkpoint(answers):
-    check_head(answer(answers, "from native"), "MobileViTv2")
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_what_came_from_a_native_checkpoint(answers, version):
+    check_head(answer(answers, f"from native {version}"), "MobileViTv2")
 
 
 def test_a_mechanism_that_is_not_there(answers):

@@ -2,6 +2,7 @@
 
 from math import ceil
 
+from transformers import MobileViTConfig
 from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneConfigMixin
 
@@ -9,6 +10,17 @@ from ...attention import attention_options, get_attention
 from ..configuration import EfficientConfig, strict_config
 
 STRIDES = (2, 4, 8, 16, 32)  # of the five stages
+V1 = {"block": "v1", "attention": "softmax", "hidden_dropout_prob": 0.1, "aspp_out_channels": 256}
+PRESETS = {  # the first version's three sizes (Mehta & Rastegari 2021)
+    "v1_xxs": {
+        **V1,
+        **{"hidden_sizes": (64, 80, 96), "neck_hidden_sizes": (16, 16, 24, 48, 64, 80, 320), "expand_ratio": 2.0},
+    },
+    "v1_xs": {**V1, "hidden_sizes": (96, 120, 144), "neck_hidden_sizes": (16, 32, 48, 64, 80, 96, 384)},
+    "v1_s": {**V1, "hidden_sizes": (144, 192, 240), "neck_hidden_sizes": (16, 32, 64, 96, 128, 160, 640)},
+}
+CHOICES = {"odd_map": ("cvnets", "hf"), "segmentation_head": ("deeplabv3", "pspnet"), "block": ("v1", "v2")}
+SAMPLING = {"of": ("pixels", "patches"), "method": ("uniform", "random", "top"), "stride": None}
 
 
 @strict_config
@@ -28,6 +40,12 @@ class MobileViTv2Config(BackboneConfigMixin, EfficientConfig):
             and come back as zeros.
         dilate_conv_kxk: with output_stride 8 or 16, `conv_kxk` too is dilated where a stride was dropped, as by the
             authors. transformers does not: a config of its own gets False here, so that logits are equal.
+        block: "v2", or "v1" of MobileViT, the first version, whose configs of transformers are taken as well. It goes
+            with other widths, three layers in stage 2, a wider last map and dropout before the classifier.
+        hidden_sizes, neck_hidden_sizes: with block="v1", widths of the tokens in stages 3 to 5, and of the stem, the
+            five stages and the last map; by default those of MobileViT-S. `presets` has all three sizes.
+        sampling: transformer layers for a part of the tokens (`sampling.py`): {"of": "pixels" or "patches", "method":
+            "uniform", "random" or "top", "stride": 2} for a quarter of them.
         segmentation_head: "deeplabv3" (`aspp_*`, `atrous_rates`) or "pspnet" (`psp_*`).
         use_auxiliary_head, auxiliary_loss_weight: a second segmentation head, on stage 4, for training only.
         ssd_channels: width of SSDLite's six levels.
@@ -42,6 +60,7 @@ class MobileViTv2Config(BackboneConfigMixin, EfficientConfig):
     """
 
     model_type = "mobilevit_v2"
+    presets = PRESETS
 
     attention: str = "separable"
     num_latent_tokens: int = 1
@@ -49,7 +68,11 @@ class MobileViTv2Config(BackboneConfigMixin, EfficientConfig):
     num_channels: int = 3
     image_size: int | list[int] | tuple[int, int] = 256
     patch_size: int | list[int] | tuple[int, int] = 2
-    expand_ratio: float | int = 2.0
+    block: str = "v2"
+    hidden_sizes: list[int] | tuple[int, ...] | None = None
+    neck_hidden_sizes: list[int] | tuple[int, ...] | None = None
+    sampling: dict | None = None
+    expand_ratio: float | int | None = None
     hidden_act: str = "swish"
     conv_kernel_size: int = 3
     output_stride: int = 32
@@ -89,6 +112,11 @@ class MobileViTv2Config(BackboneConfigMixin, EfficientConfig):
     _out_indices: list[int] | None = None
 
     def __post_init__(self, **kwargs):
+        if self.expand_ratio is None:
+            self.expand_ratio = 4.0 if self.block == "v1" else 2.0
+        if self.block == "v1":
+            self.hidden_sizes = self.hidden_sizes or PRESETS["v1_s"]["hidden_sizes"]
+            self.neck_hidden_sizes = self.neck_hidden_sizes or PRESETS["v1_s"]["neck_hidden_sizes"]
         if self.dilate_conv_kxk is None:
             self.dilate_conv_kxk = kwargs.get("model_type") != "mobilevitv2"
         if self.attention == "separable" and "num_latent_tokens" in self.attention_options:
@@ -99,6 +127,13 @@ class MobileViTv2Config(BackboneConfigMixin, EfficientConfig):
         )
         super().__post_init__(**kwargs)
 
+    @classmethod
+    def from_dict(cls, config_dict: dict, **kwargs):
+        """transformers' MobileViTConfig, too, is read."""
+        if config_dict.get("model_type") == MobileViTConfig.model_type:
+            config_dict = from_mobilevit(config_dict)
+        return super().from_dict(config_dict, **kwargs)
+
     # Sizes that follow from the fields.
 
     @property
@@ -108,6 +143,8 @@ class MobileViTv2Config(BackboneConfigMixin, EfficientConfig):
     @property
     def stage_widths(self) -> tuple[int, ...]:
         """Channels of the stem and of the five stages."""
+        if self.block == "v1":
+            return tuple(self.neck_hidden_sizes[:6])
         width = self.width_multiplier
         stem = make_divisible(min(max(32 * width, 16), 64), 8, 16)
         return stem, make_divisible(64 * width, 16), *(make_divisible(c * width, 8) for c in (128, 256, 384, 512))
@@ -115,7 +152,14 @@ class MobileViTv2Config(BackboneConfigMixin, EfficientConfig):
     @property
     def attention_widths(self) -> tuple[int, ...]:
         """Channels of the tokens in stages 3, 4 and 5."""
+        if self.block == "v1":
+            return tuple(self.hidden_sizes)
         return tuple(make_divisible(width * self.width_multiplier, 8) for width in self.base_attn_unit_dims)
+
+    @property
+    def pooled_width(self) -> int:
+        """Channels that the classifier sees."""
+        return self.neck_hidden_sizes[6] if self.block == "v1" else self.stage_widths[-1]
 
     @property
     def dilations(self) -> tuple[tuple[int, int], ...]:
@@ -133,13 +177,27 @@ class MobileViTv2Config(BackboneConfigMixin, EfficientConfig):
     def patch_shape(self) -> tuple[int, int]:
         return pair(self.patch_size)
 
+    @property
+    def chosen_patch(self) -> tuple[int, int]:
+        """Rows and columns of pixels in a patch that the transformer sees."""
+        stride = self.sampling["stride"] if self.samples("pixels") else 1
+        return tuple(side // stride for side in self.patch_shape)
+
+    def samples(self, of: str, *methods: str) -> bool:
+        """Whether the transformer sees only a part of the pixels or patches, and by one of the methods, if any."""
+        sampling = self.sampling or {}
+        return sampling.get("of") == of and (not methods or sampling.get("method") in methods)
+
     def grid(self, stage: int) -> tuple[int, int]:
-        """Rows and columns of patches in stage 3, 4 or 5 for images of `image_size`."""
+        """Rows and columns of patches that the transformer of stage 3, 4 or 5 sees, for images of `image_size`."""
         stride = min(STRIDES[stage - 1], self.output_stride)
         sides = (
             ceil(pixels / stride) / patch for pixels, patch in zip(self.image_shape, self.patch_shape, strict=True)
         )
-        return tuple(ceil(side) if self.odd_map == "cvnets" else int(side) for side in sides)
+        grid = tuple(ceil(side) if self.odd_map == "cvnets" or self.block == "v1" else int(side) for side in sides)
+        if self.samples("patches", "uniform"):
+            return tuple(ceil(side / self.sampling["stride"]) for side in grid)
+        return grid
 
     def options_of_layer(self, stage: int, index: int) -> dict:
         """What layer `index` (of all) in a stage passes to `build_attention`."""
@@ -152,6 +210,8 @@ class MobileViTv2Config(BackboneConfigMixin, EfficientConfig):
     # What the fields must be.
 
     def misfit(self, name):
+        if self.samples("patches", "random", "top") and get_attention(name).needs_grid:
+            return "needs a grid of patches: set sampling.method to 'uniform'"
         if not get_attention(name).per_head or "head_dim" in self.attention_options:
             return None
         if self.num_attention_heads > 0 and any(width % self.num_attention_heads for width in self.attention_widths):
@@ -190,8 +250,37 @@ class MobileViTv2Config(BackboneConfigMixin, EfficientConfig):
                 count = "" if length is None else f"{length} "
                 raise ValueError(f"{name}={values!r} must be {count}positive integers.")
 
+    def validate_block(self):
+        if self.block == "v1":
+            self._check_lists(3, ("hidden_sizes",))
+            self._check_lists(7, ("neck_hidden_sizes",))
+            if self.width_multiplier != 1:
+                raise ValueError(
+                    f"width_multiplier={self.width_multiplier!r} is for block='v2'; with block='v1' widths are "
+                    "hidden_sizes and neck_hidden_sizes."
+                )
+            return
+        for name in ("hidden_sizes", "neck_hidden_sizes"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}={getattr(self, name)!r} needs block='v1'; block='v2' has width_multiplier.")
+
+    def validate_sampling(self):
+        if self.sampling is None:
+            return
+        if set(self.sampling) != set(SAMPLING):
+            raise ValueError(f"sampling={self.sampling!r} must have exactly the keys {', '.join(SAMPLING)}.")
+        for key in ("of", "method"):
+            if self.sampling[key] not in SAMPLING[key]:
+                choices = ", ".join(map(repr, SAMPLING[key]))
+                raise ValueError(f"sampling.{key}={self.sampling[key]!r} must be one of {choices}.")
+        stride = self.sampling["stride"]
+        if type(stride) is not int or stride < 1:
+            raise ValueError(f"sampling.stride={stride!r} must be a positive integer.")
+        if self.sampling["of"] == "pixels" and any(side % stride for side in self.patch_shape):
+            raise ValueError(f"sampling.stride={stride} must divide patch_size={self.patch_size!r}.")
+
     def validate_choices(self):
-        for name, choices in (("odd_map", ("cvnets", "hf")), ("segmentation_head", ("deeplabv3", "pspnet"))):
+        for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be one of {', '.join(choices)}.")
         for name in (
@@ -230,6 +319,17 @@ class MobileViTv2Config(BackboneConfigMixin, EfficientConfig):
         for name in ("ssd_match_threshold", "ssd_nms_threshold", "ssd_score_threshold"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r} must lie in [0, 1).")
+
+
+def from_mobilevit(config_dict: dict) -> dict:
+    """The fields of transformers' MobileViTConfig in our words; what its file leaves out are its own defaults."""
+    fields = MobileViTConfig.from_dict(config_dict).to_dict()
+    bias = fields.pop("qkv_bias")
+    fields["ffn_multiplier"] = fields.pop("mlp_ratio")
+    fields["attn_dropout"] = fields.pop("attention_probs_dropout_prob")
+    options = {} if bias else {"bias": False}
+    ours = {"model_type": "mobilevit_v2", "block": "v1", "attention": "softmax", "dilate_conv_kxk": False}
+    return {**fields, **ours, "attention_options": options}
 
 
 def pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:

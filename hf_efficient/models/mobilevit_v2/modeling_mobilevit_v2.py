@@ -1,7 +1,8 @@
 """MobileViTv2 (Mehta & Rastegari 2022, "Separable Self-attention for Mobile Vision Transformers").
 
 A light network of convolutions with attention in the last three of five stages. Weights are named as in transformers'
-MobileViTV2, so that checkpoints go both ways.
+MobileViTV2, so that checkpoints go both ways. With block="v1" it is MobileViT, the first version (Mehta & Rastegari
+2021), whose checkpoints of transformers load.
 """
 
 from dataclasses import dataclass
@@ -32,6 +33,17 @@ from .inference import fuse, run_in_slices
 from .segmentation import SEGMENTATION_HEADS, AuxiliaryHead
 from .separable_attention import SeparableAttention
 
+# transformers' MobileViT, whose names of weights match none of MobileViTV2's.
+STORED_V1_NAMES = {
+    r"^mobilevit\.": "mobilevitv2.",
+    r"attention\.attention\.query": "attention.q_proj",
+    r"attention\.attention\.key": "attention.k_proj",
+    r"attention\.attention\.value": "attention.v_proj",
+    r"attention\.output\.dense": "attention.o_proj",
+    r"intermediate\.dense": "ffn.fc1",
+    r"(?<!attention\.)output\.dense": "ffn.fc2",
+}
+
 
 class MobileViTv2PreTrainedModel(EfficientPreTrainedModel):
     """Convolutions start from a Kaiming normal distribution, BatchNorms from 1, linear layers, whether or not they are
@@ -48,11 +60,15 @@ class MobileViTv2PreTrainedModel(EfficientPreTrainedModel):
     input_modalities = ("image",)
     supports_gradient_checkpointing = True
     is_fused = False
-    _no_split_modules = ["MobileNetStage", "MobileViTv2Stage"]
+    _no_split_modules = ["MobileNetStage", "MobileViTv1Stage", "MobileViTv2Stage"]
     _can_record_outputs = {
         "hidden_states": OutputRecorder(Stage, capture_initial_hidden_state=False),
         "attentions": [OutputRecorder(SeparableAttention, index=1), OutputRecorder(Attention, index=1)],
     }
+
+    @classmethod
+    def from_pretrained(cls, *args, key_mapping: dict[str, str] | None = None, **kwargs):
+        return super().from_pretrained(*args, key_mapping=key_mapping or STORED_V1_NAMES, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -70,19 +86,19 @@ class MobileViTv2PreTrainedModel(EfficientPreTrainedModel):
             return run_in_slices(super().__call__, self.config, *args, **kwargs)
         return super().__call__(*args, **kwargs)
 
-    def save_pretrained(self, *args, **kwargs):
+    def save_pretrained(self, *args, save_original_format: bool = False, **kwargs):
         if self.is_fused:
             raise ValueError(
                 "a model made by for_inference() has no checkpoint of its own: save the one it was made of."
             )
-        return super().save_pretrained(*args, **kwargs)
+        return super().save_pretrained(*args, save_original_format=save_original_format, **kwargs)
 
 
 class MobileViTv2Model(MobileViTv2PreTrainedModel):
     """The bare model: five stages, of which the last three have attention, and the mean over the last map.
 
     Args:
-        expand_output: make a `pooler_output`.
+        expand_output: make a `pooler_output`; with block="v1" of a wider map, by one more 1×1 convolution.
     """
 
     def __init__(self, config: MobileViTv2Config, expand_output: bool = True):
@@ -92,6 +108,10 @@ class MobileViTv2Model(MobileViTv2PreTrainedModel):
             config.num_channels, config.stage_widths[0], 3, stride=2, activation=config.hidden_act
         )
         self.encoder = MobileViTv2Encoder(config)
+        self.conv_1x1_exp = None
+        if expand_output and config.block == "v1":
+            widths = config.stage_widths[-1], config.pooled_width
+            self.conv_1x1_exp = ConvLayer(*widths, activation=config.hidden_act)
         self.post_init()
 
     @merge_with_config_defaults
@@ -101,6 +121,7 @@ class MobileViTv2Model(MobileViTv2PreTrainedModel):
     ) -> BaseModelOutputWithPooling:
         """pixel_values (B, C, H, W) -> last_hidden_state (B, C', H / 32, W / 32), pooler_output (B, C')"""
         features = self.encode(pixel_values, kwargs.get("output_attentions"))
+        features = features if self.conv_1x1_exp is None else self.conv_1x1_exp(features)
         pooled = features.mean((2, 3)) if self.expand_output else None
         return BaseModelOutputWithPooling(last_hidden_state=features, pooler_output=pooled)
 
@@ -130,7 +151,8 @@ class MobileViTv2ForImageClassification(MobileViTv2PreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.mobilevitv2 = MobileViTv2Model(config)
-        width = config.stage_widths[-1]
+        self.dropout = nn.Dropout(config.classifier_dropout_prob if config.block == "v1" else 0.0)
+        width = config.pooled_width
         self.classifier = nn.Linear(width, config.num_labels) if config.num_labels else nn.Identity()
         self.post_init()
 
@@ -144,7 +166,7 @@ class MobileViTv2ForImageClassification(MobileViTv2PreTrainedModel):
         """labels (B,) class indices -> logits (B, num_labels)"""
         check_single_labels(labels, self.config.num_labels)
         outputs = self.mobilevitv2(pixel_values, **kwargs)
-        logits = self.classifier(outputs.pooler_output)
+        logits = self.classifier(self.dropout(outputs.pooler_output))
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
         return ImageClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -291,7 +313,7 @@ class MobileViTv2Backbone(BackboneMixin, MobileViTv2Model):
     }
 
     def __init__(self, config: MobileViTv2Config):
-        super().__init__(config)
+        super().__init__(config, expand_output=False)
         self.num_features = list(config.stage_widths)
 
     @can_return_tuple
