@@ -20,5 +20,6 @@ BENCHMARKS = {
     "attention": Benchmark("benchmarks.attention", "every attention mechanism against PyTorch's softmax attention"),
     "models": Benchmark("benchmarks.models", "the models against transformers' own and against the peers"),
     "training": Benchmark("benchmarks.training", "what the training script adds to a bare loop"),
+    "processes": Benchmark("benchmarks.processes", "two processes against one: time, CPU, bytes"),
     "mechanisms": Benchmark("benchmarks.mechanisms", "every attention mechanism held to its formula and timed"),
 }

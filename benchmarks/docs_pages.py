@@ -28,6 +28,7 @@ TABLES = {
     "model_speeds": docs_tables.model_speeds,
     "language_model_speeds": docs_tables.language_model_speeds,
     "training_speed": docs_tables.training_speed,
+    "processes": docs_tables.processes,
 }
 PART = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
