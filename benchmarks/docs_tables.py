@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 
 from benchmarks.floors import Figure
+from benchmarks.processes import HEADER as PROCESSES_HEADER
+from benchmarks.processes import rows as processes_rows
 from benchmarks.record import ROOT, describe_run
 from benchmarks.reports import DIRECTIONS, figure_table, memory_table, speed_table
 from benchmarks.tables import markdown_table
@@ -89,6 +91,14 @@ def text_speeds(docs: Path = DOCS) -> str:
     results = read(docs, name)
     size = f"{results['layers']} layers, batch {results['batch']}."
     return f"{size}\n\n{markdown(results)}\n\n{source(name, results['environment'])}"
+
+
+def processes(docs: Path = DOCS) -> str:
+    """Two processes against one."""
+    name = "results/training/processes.json"
+    found = read(docs, name)
+    table = markdown_table(PROCESSES_HEADER, processes_rows(found))
+    return f"Over one process with the same batch: {found['what']}.\n\n{table}\n\n{source(name, found['environment'])}"
 
 
 def published_figures(docs: Path, name: str) -> str:

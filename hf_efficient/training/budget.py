@@ -184,10 +184,17 @@ class Rehearsal:
                     began = time.perf_counter()
                     self.steps(part, 1)
                     count = math.ceil(ROUND_SECONDS / (time.perf_counter() - began))
-                    count = min(max(count, 2), MOST_STEPS)
+                    count = self.agreed(min(max(count, 2), MOST_STEPS))
                     began = time.perf_counter()
                     self.steps(part, count)
                     part.seconds.append((time.perf_counter() - began) / count)
+
+    def agreed(self, count: int) -> int:
+        """That of the first process: all wait for one another in every step, so all must take as many."""
+        found = [count]
+        if self.trainer.args.world_size > 1:
+            torch.distributed.broadcast_object_list(found, device=self.trainer.args.device)
+        return found[0]
 
     def steps(self, part: Part, count: int) -> None:
         """As `Trainer` takes them."""

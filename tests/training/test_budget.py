@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
+import yaml
 from language_runs import make as make_language_trainer
 from runs import KillAt, Killed, assert_same, make_trainer, outcome
 
@@ -13,6 +14,8 @@ from hf_efficient.training import budget
 from hf_efficient.training.arguments import EfficientTrainingArguments
 from hf_efficient.training.budget import Budget, Plan, Rehearsal
 from hf_efficient.training.errors import RunError
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
 
 @pytest.fixture(autouse=True)
@@ -131,3 +134,22 @@ def test_a_budget_of_energy(tmp_path):
     with Rehearsal(trainer) as rehearsal:
         plan = rehearsal.plan("5J")
     assert plan.steps >= 1 and plan.joules > 0 and "CPU estimated from load" in plan.method
+
+
+@pytest.mark.slow
+def test_two_processes_have_one_plan(preloaded, tmp_path):
+    """They take the same steps in the rehearsal: one that took more would wait for the other for ever."""
+    run = {
+        "task": "image-classification",
+        "dataset": {"name": "digits", "limit": 100, "evaluation_limit": 20},
+        "model": {"model_type": "kerformer_vit", "image_size": 8, "patch_size": 4, **SMALL},
+        "training": {"output_dir": str(tmp_path / "run"), "budget": "1s", "per_device_train_batch_size": 8},
+        "energy": {"enabled": False},
+    }
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(run))
+    for done in preloaded.run_ranks(2, "-m", "hf_efficient", "train", file):
+        assert done.returncode == 0, done.stderr[-3000:]
+    plan = Plan.load(tmp_path / "run")
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["steps"] == plan.steps == results["budget"]["steps"] and results["processes"] == 2

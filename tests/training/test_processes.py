@@ -2,12 +2,16 @@
 
 import os
 import warnings
+from types import SimpleNamespace
 
 import pytest
+import torch
 from accelerate.commands.launch import launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
 
-from hf_efficient.training.processes import LAUNCHED, warn_of_launch
+import hf_efficient
+from hf_efficient.training.errors import RunError
+from hf_efficient.training.processes import LAUNCHED, blocks_of, shard, warn_of_launch
 
 COMMON = ("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "train.py")
 
@@ -46,8 +50,27 @@ def test_what_was_asked_for(launched, words):
 
 def test_weights_that_are_not_sharded(launched):
     launched("--use_fsdp", "--fsdp_version", "2", "--num_processes", "2")
-    with pytest.warns(UserWarning, match="accelerate does not shard on this kind of device"):
-        warn_of_launch(2, False)
+    with pytest.warns(UserWarning, match="there is one process, which holds all of them"):
+        warn_of_launch(1, False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_launch(2, True)
+
+
+def test_only_the_second_version_shards():
+    plugin = SimpleNamespace(fsdp_version=1)
+    accelerator = SimpleNamespace(state=SimpleNamespace(distributed_type="MULTI_GPU", fsdp_plugin=plugin))
+    with pytest.raises(RunError, match="add --fsdp_version 2"):
+        shard(accelerator, None, torch.nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("family", ["HuggingGreenViT", "KerformerText", "MobileViTv2", "CompressivePerformer"])
+def test_blocks_hold_no_input_embedding(family):
+    """accelerate shards that by itself."""
+    with torch.device("meta"):
+        model = getattr(hf_efficient, f"{family}Model")(getattr(hf_efficient, f"{family}Config")())
+    blocks = blocks_of(model)
+    assert blocks and set(blocks) <= set(model._no_split_modules)
+    for part in model.modules():
+        if type(part).__name__ in blocks:
+            assert all(x is not model.get_input_embeddings() for x in part.modules())

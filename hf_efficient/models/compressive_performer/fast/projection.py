@@ -21,13 +21,20 @@ from .switch import is_on
 NARROW = "mlp.fc2.weight"
 
 
+class TransposeOlder(Transpose):
+    """As a list, as weights are read: transformers' step for quanto would take the first row of a tensor for it."""
+
+    def convert(self, *args, **kwargs) -> dict[str, list[Tensor]]:
+        return {name: [x] for name, x in super().convert(*args, **kwargs).items()}
+
+
 @cache
 def read_older_checkpoints() -> None:
     """Those of before `fc2` was stored (out, in); those of today pass unchanged.
 
     Called by the first model: at import, transformers' table of all its conversions would cost everybody 0.1 s.
     """
-    conversion = WeightConverter(NARROW, NARROW, [Transpose(check_dims=True)])
+    conversion = WeightConverter(NARROW, NARROW, [TransposeOlder(check_dims=True)])
     register_checkpoint_conversion_mapping("compressive_performer", [conversion], overwrite=True)
 
 
