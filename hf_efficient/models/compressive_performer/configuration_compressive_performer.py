@@ -31,8 +31,8 @@ class CompressivePerformerConfig(EfficientConfig):
         zero_init_outputs: the last matrix of every residual branch, and an untied head, start at zero: the model
             starts as the identity, and every token as likely as any.
         reversible: layers of two streams (Kitaev et al. 2020), whose activations training computes again from their
-            outputs instead of keeping them: less memory, about a third more time. Weights are named the same, but
-            mean another function.
+            outputs instead of keeping them: less memory, more time. Weights are named the same, but mean another
+            function.
         rope_theta: base of the rotary positions.
 
     Example:
