@@ -14,14 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .randaugment import MAX_LEVEL
+from .randaugment import MAX_LEVEL, brightness, colour, contrast
 
 ERASED_AREA = (0.02, 0.33)  # shares of the image, and below the range of height / width, as in Zhong et al. 2020
 ERASED_ASPECT = (0.3, 3.3)
 CROPPED_ASPECT = (3 / 4, 4 / 3)  # the range of height / width, as in Szegedy et al. 2015
 PURPOSES = (
     *("flip", "crop", "randaugment", "erase", "partners", "mixtures", "mixup", "cutmix", "mosaics"),
-    "resized_crop",
+    *("resized_crop", "vertical_flip", "colour"),
 )
 
 
@@ -30,9 +30,11 @@ class Augmentation:
     """
     Args:
         flip: mirror half of the images left to right.
+        vertical_flip: and half of them top to bottom, as suits cells or what is seen from above.
         crop: shift by up to so many pixels each way; what comes in is black.
         resized_crop: the least share of an image's area that is cut out and stretched to its size; 0 = none, 0.08 is
             usual for ImageNet. Of objects, those whose centre is in it are kept.
+        colour: change brightness, contrast and saturation, each by up to 90 % of this share; 0 = not, 1 = most.
         randaugment: operations per image of RandAugment; 0 = none, 2 is usual.
         randaugment_magnitude: how strong they are, up to 10.
         erase: the probability with which a rectangle becomes the mean colour.
@@ -43,8 +45,10 @@ class Augmentation:
     """
 
     flip: bool = False
+    vertical_flip: bool = False
     crop: int = 0
     resized_crop: float = 0.0
+    colour: float = 0.0
     randaugment: int = 0
     randaugment_magnitude: float = 9.0
     erase: float = 0.0
@@ -62,7 +66,7 @@ class Augmentation:
             if not 0 <= value < math.inf:
                 raise ValueError(f"{field.name}={value} must not be negative, nor infinite.")
         for name, largest in (
-            *(("erase", 1), ("mix_probability", 1), ("resized_crop", 1)),
+            *(("erase", 1), ("mix_probability", 1), ("resized_crop", 1), ("colour", 1)),
             ("randaugment_magnitude", MAX_LEVEL),
         ):
             if getattr(self, name) > largest:
@@ -76,8 +80,8 @@ class Augmentation:
 
     @property
     def changes_pixels(self) -> bool:
-        moves = self.flip or self.crop or self.resized_crop
-        return bool(moves or self.randaugment or self.erase or self.mixes)
+        moves = self.flip or self.vertical_flip or self.crop or self.resized_crop
+        return bool(moves or self.colour or self.randaugment or self.erase or self.mixes)
 
     @property
     def softens_labels(self) -> bool:
@@ -102,6 +106,16 @@ class Draws:
     def flips(self) -> Tensor:
         """(count,) bool"""
         return self.uniform("flip", 1)[:, 0] < (0.5 if self.augmentation.flip else 0.0)
+
+    @cached_property
+    def vertical_flips(self) -> Tensor:
+        """(count,) bool"""
+        return self.uniform("vertical_flip", 1)[:, 0] < (0.5 if self.augmentation.vertical_flip else 0.0)
+
+    @cached_property
+    def colours(self) -> Tensor:
+        """(count, 3) in [0, 1): brightness, contrast, saturation"""
+        return self.uniform("colour", 3)
 
     @cached_property
     def shifts(self) -> Tensor:
@@ -177,6 +191,13 @@ def flip_and_shift_boxes(boxes: Tensor, flips: Tensor, shifts: Tensor, size: tup
     left, right = ((cx + side * w / 2).clamp(0, 1) for side in (-1, 1))
     top, bottom = ((cy + side * h / 2).clamp(0, 1) for side in (-1, 1))
     return torch.stack([(left + right) / 2, (top + bottom) / 2, right - left, bottom - top], 1)
+
+
+def change_colours(images: Tensor, draws: Tensor, strength: float) -> Tensor:
+    """Brightness, contrast and saturation of uint8 images (B, 3, H, W), each by draws (B, 3) in [0, 1)."""
+    for change, draw in zip((brightness, contrast, colour), draws.unbind(1), strict=True):
+        images = change(images, (2 * draw - 1) * strength)
+    return images
 
 
 def cut_out(draws: Tensor, smallest: float) -> Tensor:

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from .augmentation import (
     Augmentation,
     Draws,
+    change_colours,
     cut_out,
     erase,
     flip_and_shift,
@@ -187,7 +188,7 @@ class ImageBatches(Dataset):
         return erase(images, draws.erasures[rows], augmentation.erase) if augmentation.erase else images, labels
 
     def _moved(self, rows: Tensor) -> tuple[Tensor, Tensor | Objects]:
-        """Images with labels after all that moves both; masks are (B, 1, H, W)."""
+        """Images with labels after all that moves both, and in other colours; masks are (B, 1, H, W)."""
         images, labels, draws = self.images.pixels.index_select(0, rows), self.images.labels[rows], self.draws()
         if self.images.kind == "mask":
             labels = labels[:, None]
@@ -200,6 +201,14 @@ class ImageBatches(Dataset):
                 owners = labels.owners
                 boxes = flip_and_shift_boxes(labels.boxes, flips[owners], shifts[owners], images.shape[2:])
                 labels = labels.moved(boxes)
+        if self.augmentation.vertical_flip:
+            turned = draws.vertical_flips[rows]
+            images = images.where(~turned[:, None, None, None], images.flip(2))
+            if self.images.kind == "mask":
+                labels = labels.where(~turned[:, None, None, None], labels.flip(2))
+            elif self.images.kind == "objects":
+                x, y, w, h = labels.boxes.unbind(1)
+                labels = labels.moved(torch.stack([x, y.where(~turned[labels.owners], 1 - y), w, h], 1))
         if self.augmentation.resized_crop:
             parts = cut_out(draws.cutouts[rows], self.augmentation.resized_crop)
             images = resized_crop(images, parts)
@@ -207,6 +216,8 @@ class ImageBatches(Dataset):
                 labels = resized_crop(labels, parts, "nearest")
             elif self.images.kind == "objects":
                 labels = labels.moved(resized_crop_boxes(labels.boxes, parts[labels.owners]))
+        if self.augmentation.colour:
+            images = change_colours(images, draws.colours[rows], self.augmentation.colour)
         return images, labels
 
     def _resize(self, images: Tensor, mode: str = "bilinear") -> Tensor:

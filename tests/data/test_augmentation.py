@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from hf_efficient.data.augmentation import (
     Augmentation,
     Draws,
+    change_colours,
     cut_out,
     erase,
     flip_and_shift,
@@ -91,6 +92,18 @@ def test_resized_crops_stretch_a_part():
     assert shares.min() > 0.2 and shares.max() == 1  # the narrowest is sqrt(0.08 * 3 / 4)
 
 
+def test_colours_change_and_nothing_moves():
+    x = images(200, 6, 6)
+    middle = torch.full((200, 3), 0.5)
+    assert torch.equal(change_colours(x, middle, 1.0), x) and torch.equal(
+        change_colours(x, torch.rand(200, 3), 0.0), x
+    )
+    darker = change_colours(x, torch.tensor([[0.0, 0.5, 0.5]]).expand(200, 3), 0.5)
+    assert torch.allclose(darker.float(), x * 0.55, atol=0.51)
+    grey = change_colours(x, torch.tensor([[0.5, 0.5, 0.0]]).expand(200, 3), 1.0).float()
+    assert grey.std(1).mean() < 0.15 * x.float().std(1).mean()
+
+
 def test_erased_areas():
     x = torch.ones(4000, 1, 32, 32)
     erased = erase(x, torch.rand(4000, 5), 0.25) == 0
@@ -143,7 +156,17 @@ def test_soft_labels():
 
 
 def test_numbers_belong_to_seed_epoch_and_image():
-    names = ("flips", "shifts", "operations", "erasures", "partners", "mixtures", "mosaics")
+    names = (
+        "flips",
+        "shifts",
+        "operations",
+        "erasures",
+        "partners",
+        "mixtures",
+        "mosaics",
+        "vertical_flips",
+        "colours",
+    )
     same, other = Draws(ALL, 100, 7, 3), [Draws(ALL, 100, 7, 4), Draws(ALL, 100, 8, 3)]
     for name in names:
         assert torch.equal(getattr(Draws(ALL, 100, 7, 3), name), getattr(same, name)), name

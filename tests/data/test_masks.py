@@ -143,7 +143,13 @@ def scenes(count: int = 12, size: int = 32) -> ImageSet:
 
 
 @pytest.mark.parametrize(
-    "augmentation", [None, Augmentation(flip=True, crop=5), Augmentation(flip=True, resized_crop=0.3)]
+    "augmentation",
+    [
+        None,
+        Augmentation(flip=True, crop=5),
+        Augmentation(flip=True, resized_crop=0.3),
+        Augmentation(vertical_flip=True, crop=2),
+    ],
 )
 @pytest.mark.parametrize("size", [None, (48, 40)])
 def test_masks_move_with_their_images(augmentation, size):

@@ -236,7 +236,8 @@ def test_boxes_go_where_their_objects_go():
     sizes = torch.tensor([[size, size]]).expand(count, 2)
     objects = Objects(offsets, torch.tensor(classes), torch.tensor(boxes), sizes)
     images = ImageSet(pixels, objects, ["red", "green", "blue"])
-    for augmentation in (Augmentation(flip=True, crop=6), Augmentation(flip=True, resized_crop=0.3)):
+    turned = Augmentation(flip=True, vertical_flip=True)
+    for augmentation in (Augmentation(flip=True, crop=6), Augmentation(flip=True, resized_crop=0.3), turned):
         batches = ImageBatches(images, mean=0, std=1, task="detection", augmentation=augmentation)
         batch = batches.__getitems__(list(range(count)))
         seen = 0
