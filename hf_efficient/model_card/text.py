@@ -96,6 +96,8 @@ def limits(model: TrainedModel) -> list[str]:
     options = [f"{key}={value}" for key, value in model.settings.get("dataset", {}).items() if "limit" in key]
     if options:
         found.append(f"Not all of the data was used: {', '.join(options)}.")
+    if skipped := results.get("skipped"):
+        found.append(f"{skipped['count']} images or objects were left out of the data as corrupt.")
     found.append("Nobody has examined it for bias, or for use where a mistake does harm.")
     return found
 
