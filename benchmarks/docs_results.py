@@ -37,7 +37,13 @@ def run_rows(file: Path) -> list[tuple[str, ...]]:
 
 def comparisons(docs: Path = DOCS) -> str:
     """Runs of equal budgets, a table for each file: `hf-efficient compare` wrote them."""
-    return "\n\n".join(comparison(docs, file) for file in sorted((docs / RECIPES).glob("*.json")))
+    files = sorted((docs / RECIPES).glob("*.json"))
+    return "\n\n".join(comparison(docs, file) for file in files if has_scores(read(docs, file.relative_to(docs))))
+
+
+def has_scores(record: dict) -> bool:
+    """Whether anything was trained yet: a record begins with the rehearsal."""
+    return any(arm["scores"] for arm in record["arms"].values())
 
 
 def comparison(docs: Path, file: Path) -> str:
