@@ -11,6 +11,7 @@ Of the language model there are two files, one that reads a whole segment and on
 hf_efficient.onnx_language.OnnxLanguageModel runs both.
 """
 
+from ..extras import require
 from .parser import Parser
 
 
@@ -20,6 +21,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--to", default="model.onnx", metavar="FILE", help="what to write (default: %(default)s)")
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a repository")
     arguments = parser.parse_args(argv)
+    require("export")
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
     from ..inference import read_config
