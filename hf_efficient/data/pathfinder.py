@@ -113,8 +113,8 @@ class Pathfinder:
             y, x, turn, last, taken = way[-1]
             turn += int((2 * MOST_TURN + 1) * random()) - MOST_TURN
             dy, dx = DIRECTIONS[turn % TURNS]
-            dash = self.pixels([(y + i * dy, x + i * dx) for i in range(ON)])
-            if dash and not any(taken >> pixel & 1 for pixel in dash):
+            dash = self.dash(y, x, dy, dx, taken)
+            if len(dash) == ON:
                 taken |= self.union(self.near, last)  # the dash before this one is out of bounds for the next
                 way.append(Step(y + (ON + OFF) * dy, x + (ON + OFF) * dx, turn, dash, taken))
                 if len(way) > dashes:
@@ -123,11 +123,15 @@ class Pathfinder:
                 del way[max(1, len(way) - 3) :]
         return None
 
-    def pixels(self, places: list[tuple[int, int]]) -> list[int]:
-        """Where (y, x) are; none if one is outside of the picture."""
-        if any(not 0 <= a < self.size * UNIT for place in places for a in place):
-            return []
-        return [y // UNIT * self.size + x // UNIT for y, x in places]
+    def dash(self, y: int, x: int, dy: int, dx: int, taken: int) -> list[int]:
+        """The pixels of a dash as far as it gets: to the border, or to where it must not come."""
+        found, end = [], self.size * UNIT
+        for _ in range(ON):
+            if not (0 <= y < end and 0 <= x < end) or taken >> (pixel := y // UNIT * self.size + x // UNIT) & 1:
+                break
+            found.append(pixel)
+            y, x = y + dy, x + dx
+        return found
 
     def picture(self, curves: "list[Curve]", label: int) -> str:
         first, second = (curve.pixels for curve in curves[:2])
