@@ -44,11 +44,10 @@ def build_tokenizer(
     if not train:
         raise ValueError(f"train is empty: a tokenizer of level {level!r} learns from the training split.")
     text = decode(train, "train")
-    # It stands for a token with its spaces: " cat" of BPE.
-    mask_token = mask and AddedToken(MASK, lstrip=True, rstrip=level == "word", special=True)
+    mask_token = mask and AddedToken(MASK, lstrip=True, special=True)  # it stands for " cat", its space included
     if level == "bpe":
         return _wrap(_bpe_tokenizer(text, vocab_size), padding, mask_token)
-    return _wrap(word_tokenizer(list(pieces(text)), vocab_size, min_count), padding, mask_token, unk_token=UNKNOWN)
+    return _wrap(word_tokenizer(pieces(text), vocab_size, min_count), padding, mask_token, unk_token=UNKNOWN)
 
 
 def unknown_rate(tokenizer: PreTrainedTokenizerFast, text: str) -> float:

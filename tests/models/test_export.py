@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from families import CLASSIFIERS, HEADS, VISION_HEADS, head_id, images, inputs, main_output, stirred, tiny_model
-from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
 from hf_efficient import onnx_export
 from hf_efficient.attention import build_attention, list_attentions
@@ -14,10 +13,13 @@ from hf_efficient.models.compressive_performer.memory import Memory
 GRID = list_attentions(needs_grid=True)
 ONE_LAYER = {"num_hidden_layers": 1}  # exporters take their time for every layer
 TASKS = [head for head in HEADS if head[1] != "AutoModel"]  # a head holds its family's encoder
-# An export takes seconds: the heads share mechanisms and stems out among them.
+# An export takes seconds: the heads share mechanisms, stems and pooling out among them.
 ONNX = {
     ("hugginggreen_vit", "AutoModelForImageClassification"): {"stem": "conv", "qk_norm": True},
     ("hugginggreen_vit", "AutoModelForMaskedImageModeling"): {"stem": "patch_conv", "qk_norm": True},
+    ("kerformer_vit", "AutoModelForImageClassification"): {
+        **{"attention": "softmax", "token_pooling": {"after": [1], "keep": 0.5}, "num_hidden_layers": 2},
+    },
     ("kerformer_vit", "AutoModelForMaskedImageModeling"): {"attention": "gaussian_mixture"},
     ("kerformer_text", "AutoModelForMaskedLM"): {"attention": "performer"},
     # Non-maximum suppression is a loop, which takes ONNX minutes to optimise: predictions of all anchors are exported.
@@ -45,6 +47,7 @@ def test_every_mechanism_exports(attention):
 
 def to_onnx(model, path):
     import onnxruntime
+    from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
     sample = inputs(model, batch=2)
     batch = {name: {0: torch.export.Dim.AUTO} for name in sample}  # leaving height and width dynamic takes minutes
@@ -54,7 +57,7 @@ def to_onnx(model, path):
 
 @pytest.mark.parametrize("head", EXPORTED, ids=head_id)
 def test_onnx_runtime_agrees(head, tmp_path):
-    model = stirred(*head, **ONNX.get(head, {}), **({} if head[0] == "mobilevit_v2" else ONE_LAYER))
+    model = stirred(*head, **({} if head[0] == "mobilevit_v2" else ONE_LAYER) | ONNX.get(head, {}))
     session = to_onnx(model, tmp_path / "model.onnx")
     batch = inputs(model, batch=5)
     expected = model(**batch)

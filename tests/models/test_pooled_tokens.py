@@ -1,10 +1,8 @@
 """Token pooling in ViTs: fewer tokens and less to compute behind the layers that the config names."""
 
-import numpy as np
 import pytest
 import torch
-from families import images, inputs, main_output, tiny_config, tiny_model
-from test_export import stirred, to_onnx
+from families import images, inputs, main_output, stirred, tiny_config, tiny_model
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForImageClassification
@@ -145,14 +143,6 @@ def test_positions_are_those_of_the_tokens_that_clusters_began_with():
         assert (positions[:, 0] == 0).all() and (positions.diff(dim=1) > 0).all() and positions.max() <= 16
     kept = [set(row.tolist()) for row in seen[3]]
     assert all(later < set(row.tolist()) for later, row in zip(kept, seen[1], strict=True))
-
-
-def test_onnx(tmp_path):
-    fields = {"num_hidden_layers": 2, "token_pooling": {"after": [1], "keep": 0.5}}
-    model = stirred("kerformer_vit", CLASSIFIER, attention="softmax", **fields)
-    pixels = images(model.config, 5)
-    (logits,) = to_onnx(model, tmp_path / "model.onnx").run(None, {"pixel_values": pixels.numpy()})
-    np.testing.assert_allclose(logits, model(pixels).logits.detach().numpy(), atol=1e-4, rtol=1e-4)
 
 
 def test_its_code_goes_along():

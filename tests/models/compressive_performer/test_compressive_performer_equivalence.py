@@ -99,8 +99,9 @@ def test_the_first_segment_is_memoryless():
     assert (whole(model, ids)[:, 8:] - whole(bare, ids)[:, 8:]).abs().max() > 1e-3
 
 
-@every_model
+@pytest.mark.parametrize("fields", ARMS.values(), ids=ARMS)
 def test_the_future_moves_nothing(fields):
+    """As the calls above show for all models: each is computed before there is a next."""
     model, ids = make(**fields), text(2, 30)
     logits = whole(model, ids)
     for at in (3, 8, 17):
@@ -119,20 +120,10 @@ def test_the_past_is_remembered(at):
     assert (whole(model, ids)[:, 24:] - whole(model, other)[:, 24:]).abs().max() > 1e-6
 
 
-@every_model
-def test_rows_of_a_batch_do_not_meet(fields):
-    model, ids = make(**fields), text(3, 30)
-    logits, _ = in_calls(model, ids, [9, 10, 11, 20])
-    for row in range(3):
-        alone, _ = in_calls(model, ids[row : row + 1], [9, 10, 11, 20])
-        assert_close(logits[row], alone[0], **CLOSE)
-
-
 PADDED = {
     "left": ["." * 15 + "x" * 30, "x" * 45, "." * 42 + "xxx"],
-    "right": ["x" * 30 + "." * 15, "x" * 45, "xxx" + "." * 42],
-    "both": ["." * 10 + "x" * 22 + "." * 13, "x" * 40 + "." * 5, "." * 44 + "x"],
-    "holes": ["xx.x" * 11 + "x", "x..xxxxxx" * 5, ".x.x." * 9],
+    "right": ["x" * 30 + "." * 15, "x" * 40 + "." * 5, "xxx" + "." * 42],
+    "holes": ["xx.x" * 11 + "x", "." * 10 + "x" * 22 + "." * 13, ".x.x." * 9],
 }
 
 
@@ -145,8 +136,9 @@ MIXED = [PADDED["left"][0], PADDED["right"][0], PADDED["holes"][0]]
 
 @pytest.mark.parametrize(("fields", "mask"), with_cases(PADDED, MIXED))
 def test_padding_changes_nothing(fields, mask):
+    """Nor do the other rows of a batch."""
     if fields.get("attention") == "local":  # a gap takes up room in the window
-        mask = [*MIXED[:2], PADDED["both"][0]]
+        mask = [*MIXED[:2], PADDED["holes"][1]]
     model, ids, mask = make(**fields), text(3, 45), mask_of(mask)
     batch = whole(model, ids, attention_mask=mask)
     calls, _ = in_calls(model, ids, [7, 8, 9, 26, 44], mask=mask)
@@ -225,8 +217,8 @@ def test_autocast():
 
 @pytest.mark.parametrize(
     ("fields", "before"),
-    [(fields, before) for fields in ARMS.values() for before in (0, 5, 50)] + [(x, 21) for x in SHAPES.values()],
-    ids=[f"{name}-{before}" for name in ARMS for before in (0, 5, 50)] + list(SHAPES),
+    [(fields, before) for fields in ARMS.values() for before in (0, 50)] + [(x, 21) for x in SHAPES.values()],
+    ids=[f"{name}-{before}" for name in ARMS for before in (0, 50)] + list(SHAPES),
 )
 def test_a_prompt_of_which_only_the_last_logits_are_asked_for(fields, before):
     """Layers skim what nobody looks back to: the same logits, and the same memory, in every layer."""

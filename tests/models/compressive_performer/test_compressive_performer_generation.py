@@ -51,8 +51,11 @@ def test_left_padded_prompts_are_as_if_alone(fields):
         assert torch.equal(chunked[row], together[row])
 
 
-@pytest.mark.parametrize("fields", [{}, {"attention": "softmax"}], ids=["performer", "softmax"])
-@pytest.mark.parametrize("options", [{"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [({}, {"num_beams": 3}), ({"attention": "softmax"}, {"num_beams": 4, "num_return_sequences": 2})],
+    ids=["performer", "softmax"],
+)
 def test_beams_are_recomputation(fields, options):
     model, ids = make(**fields, pad_token_id=0), text(2, 13)
     mask = torch.ones_like(ids)

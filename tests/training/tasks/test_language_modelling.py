@@ -63,9 +63,10 @@ def train(tmp_path, monkeypatch):
     ],
     ids=["bytes", "bpe, random", "words", "gpt2, documents"],
 )
-def test_a_run_ends_with_a_model_that_writes(train, capsys, model, dataset):
-    results, folder = train(model, **dataset)
+def test_a_run_ends_with_a_model_that_writes(train, capsys, caplog, model, dataset):
+    results, folder = train(model, "--early_stopping_patience", "9", **dataset)
     printed = capsys.readouterr().out
+    assert "early stopping" not in caplog.text, "of the test split"
     metrics = results["metrics"]
     assert 0 < metrics["test_bits_per_byte"] <= metrics["test_bits_per_character"]
     assert results["metric_for_best_model"] == "bits_per_byte"
@@ -73,8 +74,15 @@ def test_a_run_ends_with_a_model_that_writes(train, capsys, model, dataset):
     assert json.loads((folder / "results.json").read_text())["metrics"] == metrics
     assert ("of its tokens unknown" in printed) == (dataset["level"] == "word") == (results["unknown_rate"] > 0)
     assert "goes on" in printed
-    (found,) = pipeline("text-generation", str(folder))("The line", max_new_tokens=3, do_sample=False)
+    write = pipeline("text-generation", str(folder))
+    (found,) = write("The line", max_new_tokens=3, do_sample=False)
     assert found["generated_text"].startswith("The line")
+    prompt = "The line  after, und\nThe"[: 13 if model is GPT2 else None]  # spaces are kept, at all levels
+    (found,) = write(prompt, max_new_tokens=3, do_sample=False)
+    ids = write.tokenizer(prompt, return_tensors="pt")
+    whole = write.model.generate(**ids, max_new_tokens=3, do_sample=False)[0]
+    assert found["generated_text"] == write.tokenizer.decode(whole, skip_special_tokens=True)
+    assert found["generated_text"].startswith(prompt)
 
 
 @pytest.mark.parametrize(
