@@ -125,7 +125,7 @@ def test_old_options_say_how_to_be_dropped():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_only_modules_that_are_there_are_kept_in_float32(family):
+def test_only_modules_that_are_there_are_kept_in_float32(family, tmp_path):
     own = CASES[family][1] if family in CASES else {}
     for attention in ("performer", "lsh", "softmax"):
         try:
@@ -136,3 +136,7 @@ def test_only_modules_that_are_there_are_kept_in_float32(family):
         kept = model._keep_in_fp32_modules_strict
         assert len(kept) == (attention in ("performer", "lsh"))
         assert all(any(pattern in name for name in names) for pattern in kept)
+        model.save_pretrained(tmp_path / attention)
+        for name, x in type(model).from_pretrained(tmp_path / attention, dtype=torch.bfloat16).state_dict().items():
+            if x.is_floating_point():  # counters are integers
+                assert (x.dtype == torch.float32) == any(pattern in name for pattern in kept), name
