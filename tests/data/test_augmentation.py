@@ -20,7 +20,15 @@ from hf_efficient.data.augmentation import (
 from hf_efficient.data.soft_labels import soften
 
 ALL = Augmentation(
-    flip=True, crop=4, resized_crop=0.3, randaugment=2, erase=0.25, mixup=0.2, cutmix=1.0, label_smoothing=0.1
+    flip=True,
+    vertical_flip=True,
+    crop=4,
+    resized_crop=0.3,
+    randaugment=2,
+    erase=0.25,
+    mixup=0.2,
+    cutmix=1.0,
+    label_smoothing=0.1,
 )
 NO_SHIFT = torch.zeros(6, 2, dtype=torch.int64)
 

@@ -53,7 +53,7 @@ LANGUAGE, MOBILE = "compressive_performer", "mobilevit_v2"
 # Common tests that say nothing of a family, and why.
 NOT_OURS = {
     LANGUAGE: {
-        "test_keep_in_fp32_modules": "it takes counters, which are integers, for weights; ours is in test_attn_implementation",
+        "test_keep_in_fp32_modules": "it takes counters, whole numbers, for weights; see test_attn_implementation",
     },
 }
 
