@@ -2,8 +2,13 @@
 
 draw_kept_patches    the patches that a heuristic keeps (HuggingGreen, Figures 2-4)
 draw_context_scores  where MobileViTv2's context comes from, at one output stride (its Figures 5 and 8)
+draw_classes         the class of each pixel, as a colour, over the image
+draw_boxes           boxes with the names of what is in them
 draw_rollout         which patches CLS has drawn from, through all layers (Abnar & Zuidema 2020)
 """
+
+import colorsys
+from collections.abc import Sequence
 
 import torch
 from PIL import Image, ImageDraw, ImageOps
@@ -34,6 +39,42 @@ def draw_heat(image: Image.Image, heat: Tensor, opacity: float = 0.6) -> Image.I
     return Image.blend(image.convert("RGB"), ImageOps.colorize(grey, **SCALE), opacity)
 
 
+def colour_of(index: int) -> tuple[int, int, int]:
+    """Of a class: hues by the golden ratio, so that neighbours differ."""
+    red, green, blue = colorsys.hsv_to_rgb(index * 0.618034 % 1, 0.85 if index % 2 else 0.6, 0.95 - 0.25 * (index % 3))
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def draw_classes(image: Image.Image, classes: Tensor, opacity: float = 0.6) -> Image.Image:
+    """`classes` (H, W), each in its colour, over the image; those from 255 on are black."""
+    palette = [value for index in range(255) for value in colour_of(index)] + [0, 0, 0]
+    mask = Image.fromarray(classes.clamp(0, 255).to(torch.uint8).numpy())
+    mask.putpalette(palette)
+    return Image.blend(image.convert("RGB"), mask.convert("RGB").resize(image.size, Image.Resampling.NEAREST), opacity)
+
+
+def draw_legend(names: Sequence[str], side: int = 192) -> Image.Image:
+    """The classes with their colours; as many as a square has room for."""
+    picture, height = Image.new("RGB", (side, side), BACKGROUND), max(12, side // max(1, len(names)))
+    draw = ImageDraw.Draw(picture)
+    for index, name in enumerate(names[: side // height]):
+        draw.rectangle((0, index * height, 12, index * height + height - 2), fill=colour_of(index))
+        draw.text((18, index * height), name, fill="black")
+    return picture
+
+
+def draw_boxes(image: Image.Image, boxes: Tensor, classes: Sequence[int], names: Sequence[str]) -> Image.Image:
+    """Boxes (n, 4) as cx, cy, w, h, shares of the image, with the names of their classes."""
+    picture = image.convert("RGB")
+    draw = ImageDraw.Draw(picture)
+    for (cx, cy, w, h), label in zip(boxes.tolist(), classes, strict=True):
+        left, right = ((cx + side * w / 2) * image.width for side in (-1, 1))
+        top, bottom = ((cy + side * h / 2) * image.height for side in (-1, 1))
+        draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour_of(label))
+        draw.text((left + 2, top), names[label], fill=colour_of(label))
+    return picture
+
+
 @torch.no_grad()
 def attention_rollout(attentions: tuple[Tensor, ...]) -> Tensor:
     """How much of each token every token holds after all layers: Π_l (A_l + I) / 2 with A_l the mean over heads.
@@ -42,6 +83,9 @@ def attention_rollout(attentions: tuple[Tensor, ...]) -> Tensor:
     """
     if not attentions:
         raise ValueError("attentions is empty: call the model with output_attentions=True.")
+    lengths = [attention.shape[-1] for attention in attentions]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"attentions are of {lengths} tokens: a rollout needs the same in all, so no token_pooling.")
     rollout = None
     for attention in attentions:
         mean = attention.float().mean(1)

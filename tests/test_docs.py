@@ -15,6 +15,7 @@ from hf_efficient.training.configs import find_config
 from hf_efficient.training.tasks import (
     image_classification,
     image_pretraining,
+    image_segmentation,
     language_modelling,
     object_detection,
     text_classification,
@@ -72,7 +73,8 @@ def parsed_only(function):
 @pytest.fixture
 def parse_only(monkeypatch):
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed_only(argparse.ArgumentParser.parse_args))
-    tasks = (image_classification, image_pretraining, language_modelling, object_detection, text_classification)
+    tasks = (image_classification, image_pretraining, image_segmentation)
+    tasks += (language_modelling, object_detection, text_classification)
     for task in tasks:
         monkeypatch.setattr(task, "load_run", parsed_only(task.load_run))
 

@@ -120,6 +120,24 @@ def make_run(folder: Path, weights: Path, energy: EnergyReport | None = ENERGY, 
     return folder
 
 
+def test_what_the_model_is_made_of(tmp_path):
+    """Pooled tokens, the first version's blocks; and no attention where there is none."""
+    from hf_efficient import ImageSigConfig, MobileViTv2Config
+
+    texts = {}
+    for name, config in {
+        "pooled": HuggingGreenViTConfig(num_hidden_layers=4, token_pooling={"after": [1, 3], "keep": 0.7}),
+        "first": MobileViTv2Config(block="v1", attention="softmax"),
+        "tiny": ImageSigConfig(),
+    }.items():
+        config.architectures = [type(config).__name__.replace("Config", "ForImageClassification")]
+        config.save_pretrained(tmp_path / name)
+        texts[name] = write_card(make_run(tmp_path / f"{name}-run", tmp_path / name)).read_text()
+    assert "Behind layer 1, 3 70% of the tokens that came go on" in texts["pooled"]
+    assert "blocks are those of the first version" in texts["first"] and "attention is `softmax`" in texts["first"]
+    assert "ImageSig, Ibrahim & Lyons 2022" in texts["tiny"] and "Its attention is" not in texts["tiny"]
+
+
 def test_the_metadata_is_what_the_hub_reads(folder):
     data = ModelCard.load(write_card(folder)).data
     assert (data.pipeline_tag, data.library_name, data.license) == (

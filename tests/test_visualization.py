@@ -51,6 +51,11 @@ def test_heat_is_brightest_where_it_is_largest():
     assert draw_heat(RED, torch.ones(2, 2)).size == RED.size  # a flat map is no error
 
 
+def test_rollout_needs_the_same_tokens_in_all_layers():
+    with pytest.raises(ValueError, match=r"attentions are of \[5, 3\] tokens: .* no token_pooling"):
+        attention_rollout((torch.ones(1, 2, 5, 5), torch.ones(1, 2, 3, 3)))
+
+
 def test_rollout_is_the_product_of_the_layers():
     layers = [torch.rand(1, 2, 3, 3).softmax(-1) for _ in range(3)]
     expected = torch.eye(3)

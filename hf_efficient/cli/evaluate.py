@@ -1,4 +1,4 @@
-"""Evaluate a model on a dataset: classifiers of images and texts, object detectors, language models.
+"""Evaluate a model on a dataset: classifiers of images and texts, detectors, segmentation, language models.
 
     hf-efficient evaluate results/cifar10_hugginggreen_vit_small
     hf-efficient evaluate results/pydocs_compressive_performer pydocs --split validation --output scores.json
@@ -12,7 +12,7 @@ from pathlib import Path
 from ..extras import require
 from .parser import Parser, number
 
-TASKS = ("image-classification", "object-detection", "text-generation", "text-classification")
+TASKS = ("image-classification", "object-detection", "image-segmentation", "text-generation", "text-classification")
 
 
 def main(argv: list[str]) -> None:

@@ -32,7 +32,7 @@ class Augmentation:
         flip: mirror half of the images left to right.
         crop: shift by up to so many pixels each way; what comes in is black.
         resized_crop: the least share of an image's area that is cut out and stretched to its size; 0 = none, 0.08 is
-            usual for ImageNet.
+            usual for ImageNet. Of objects, those whose centre is in it are kept.
         randaugment: operations per image of RandAugment; 0 = none, 2 is usual.
         randaugment_magnitude: how strong they are, up to 10.
         erase: the probability with which a rectangle becomes the mean colour.
@@ -151,12 +151,12 @@ class Draws:
         return torch.from_numpy(np.stack([share, cuts, *centre], 1).astype(np.float32))
 
 
-def flip_and_shift(images: Tensor, flips: Tensor, shifts: Tensor) -> Tensor:
-    """(B, C, H, W) mirrored where `flips` (B,), then moved by `shifts` (B, 2) down and right."""
+def flip_and_shift(images: Tensor, flips: Tensor, shifts: Tensor, fill: int = 0) -> Tensor:
+    """(B, C, H, W) mirrored where `flips` (B,), then moved by `shifts` (B, 2) down and right; `fill` comes in."""
     height, width = images.shape[2:]
     reach = int(shifts.abs().max()) if len(shifts) else 0
     if reach:
-        padded = F.pad(images, (reach,) * 4)
+        padded = F.pad(images, (reach,) * 4, value=fill)
         rows = torch.arange(height) + (reach - shifts[:, :1])  # (B, H)
     else:
         padded, rows = images, torch.arange(height).expand(len(images), -1)
@@ -168,8 +168,8 @@ def flip_and_shift(images: Tensor, flips: Tensor, shifts: Tensor) -> Tensor:
 
 
 def flip_and_shift_boxes(boxes: Tensor, flips: Tensor, shifts: Tensor, size: tuple[int, int]) -> Tensor:
-    """Boxes (B, 4) as cx, cy, w, h where `flip_and_shift` moves what is in them, cut off at the image's edges; those
-    that left it have no width or no height."""
+    """Boxes (M, 4) as cx, cy, w, h, each with the flip and shift of its image, where `flip_and_shift` moves what is in
+    them, cut off at the image's edges; those that left it have no width or no height."""
     height, width = size
     cx, cy, w, h = boxes.unbind(1)
     cx = torch.where(flips, 1 - cx, cx) + shifts[:, 1] / width
@@ -179,18 +179,36 @@ def flip_and_shift_boxes(boxes: Tensor, flips: Tensor, shifts: Tensor, size: tup
     return torch.stack([(left + right) / 2, (top + bottom) / 2, right - left, bottom - top], 1)
 
 
-def resized_crop(images: Tensor, draws: Tensor, smallest: float) -> Tensor:
-    """Random resized crop of uint8 images (B, C, H, W)."""
+def cut_out(draws: Tensor, smallest: float) -> Tensor:
+    """What a random resized crop leaves: (B, 4): top, left, height, width as shares of the image"""
     area, aspect, top, left = draws.unbind(1)
     area, (low, high) = smallest + area * (1 - smallest), np.log(CROPPED_ASPECT)
     aspect = (low + aspect * (high - low)).exp()
-    h, w = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)  # shares of height and width
-    shift_y, shift_x = (2 * place * (1 - side) + side - 1 for place, side in ((top, h), (left, w)))
+    h, w = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
+    return torch.stack([top * (1 - h), left * (1 - w), h, w], 1)
+
+
+def resized_crop(images: Tensor, parts: Tensor, mode: str = "bilinear") -> Tensor:
+    """Parts (B, 4) of uint8 images (B, C, H, W), stretched to their size."""
+    top, left, h, w = parts.unbind(1)
+    shift_y, shift_x = (2 * start + side - 1 for start, side in ((top, h), (left, w)))
     none = torch.zeros_like(h)
     part = torch.stack([w, none, shift_x, none, h, shift_y], 1).view(-1, 2, 3)
     places = F.affine_grid(part, list(images.shape), align_corners=False)
-    cut = F.grid_sample(images.float(), places, padding_mode="border", align_corners=False)
+    cut = F.grid_sample(images.float(), places, mode=mode, padding_mode="border", align_corners=False)
     return cut.round_().to(torch.uint8)
+
+
+def resized_crop_boxes(boxes: Tensor, parts: Tensor) -> Tensor:
+    """Boxes (M, 4) in these parts (M, 4) of their images, cut off at the edges; those whose centre is outside have no
+    width (as in SSD, Liu et al. 2016)."""
+    top, left, h, w = parts.unbind(1)
+    cx, cy, width, height = boxes.unbind(1)
+    cx, cy, width, height = (cx - left) / w, (cy - top) / h, width / w, height / h
+    inside = (cx > 0) & (cx < 1) & (cy > 0) & (cy < 1)
+    x, y = ((c - d / 2).clamp(0, 1) for c, d in ((cx, width), (cy, height)))
+    right, bottom = ((c + d / 2).clamp(0, 1) for c, d in ((cx, width), (cy, height)))
+    return torch.stack([(x + right) / 2, (y + bottom) / 2, (right - x) * inside, bottom - y], 1)
 
 
 def erase(images: Tensor, draws: Tensor, probability: float) -> Tensor:

@@ -4,19 +4,39 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from .augmentation import Augmentation, Draws, erase, flip_and_shift, flip_and_shift_boxes, mix, resized_crop
+from .augmentation import (
+    Augmentation,
+    Draws,
+    cut_out,
+    erase,
+    flip_and_shift,
+    flip_and_shift_boxes,
+    mix,
+    resized_crop,
+    resized_crop_boxes,
+)
 from .feature_cache import FixedFeatures, compute_once
+from .image_decoding import IGNORED
 from .image_sets import ImageSet
 from .mosaics import mosaic as make_mosaics
+from .objects import Objects
 from .randaugment import randaugment
 from .soft_labels import soften
 
-TASKS = ("classification", "detection", "pixels")
-NOT_FOR_BOXES = ("resized_crop", "randaugment", "erase", "mixup", "cutmix", "label_smoothing")
-NOT_FOR_PIXELS = ("mixup", "cutmix", "label_smoothing")
+# What can't be done to the labels of a task, or makes no sense of them.
+MIXES = ("mixup", "cutmix", "label_smoothing")
+NOT_FOR = {
+    "classification": (),
+    "detection": ("randaugment", "erase", *MIXES),
+    "segmentation": ("randaugment", "erase", *MIXES),
+    "pixels": MIXES,
+}
+TASKS = tuple(NOT_FOR)
+KINDS = {"classification": "label", "detection": "objects", "segmentation": "mask"}
 
 
 class ImageBatches(Dataset):
@@ -33,7 +53,9 @@ class ImageBatches(Dataset):
         task: what is in a batch beside `pixel_values` (B, C, H, W):
             "classification": `labels`, class indices (B,), or shares of classes (B, classes) if the augmentation
                 `softens_labels`; such need `soft_cross_entropy`.
-            "detection": `labels`, a dict of 'class_labels' (objects,) and 'boxes' (objects, 4) for each image.
+            "detection": `labels`, a dict of 'class_labels' (objects,), 'boxes' (objects, 4) and 'orig_size' (2,), the
+                height and width in the file, for each image.
+            "segmentation": `labels`, the class of each pixel (B, H, W); 255 is ignored.
             "pixels": nothing.
         mosaic: for detection: each image in a square with three others. Without augmentation, always the same three.
         features: what a model makes of images before anything that learns. Where no augmentation changes pixels, it is
@@ -75,24 +97,30 @@ class ImageBatches(Dataset):
         if features is not None and task == "classification" and not self.augmentation.changes_pixels:
             looks = [self.scale.flatten().tolist(), self.shift.flatten().tolist(), self.image_size]
             self.features_name = features.name
-            self.features = compute_once(features, images.pixels, looks, self._finished)
+            self.features = compute_once(features, images.pixels, looks, lambda rows: self._finished(rows)[0])
 
     def _check(self) -> None:
         if self.task not in TASKS:
             raise ValueError(f"task={self.task!r} must be one of {', '.join(TASKS)}.")
         if self.seed < 0:
             raise ValueError(f"seed={self.seed} must not be negative.")
-        if self.task == "detection" and self.images.boxes is None:
-            raise ValueError("task='detection' needs images with boxes: load them with boxes=True.")
+        if self.images.kind != KINDS.get(self.task, self.images.kind):
+            raise ValueError(
+                f"task={self.task!r} needs images with labels of kind {KINDS[self.task]}, got {self.images.kind}."
+            )
         if self.mosaic and self.task != "detection":
             raise ValueError(f"mosaic=True is for task='detection', not for {self.task!r}.")
-        for task, names in (("detection", NOT_FOR_BOXES), ("pixels", NOT_FOR_PIXELS)):
-            if self.task == task and (wrong := [name for name in names if getattr(self.augmentation, name)]):
-                raise ValueError(f"augmentation: {', '.join(wrong)} can't be used with task={task!r}.")
+        if wrong := [name for name in NOT_FOR[self.task] if getattr(self.augmentation, name)]:
+            raise ValueError(f"augmentation: {', '.join(wrong)} can't be used with task={self.task!r}.")
 
     @property
     def num_classes(self) -> int:
         return len(self.images.class_names)
+
+    @property
+    def skipped(self) -> list[str]:
+        """What was left out of the data, and why."""
+        return self.images.skipped
 
     @property
     def epoch(self) -> int:
@@ -115,12 +143,12 @@ class ImageBatches(Dataset):
             return self._detection_batch(rows)
         if self.features is not None:
             return {self.features_name: self.features[rows], "labels": self._soft(self.images.labels[rows])}
-        pixel_values = self._finished(rows)
-        draws, labels, weight, partners = self.draws(), self.images.labels[rows], None, None
+        pixel_values, labels = self._finished(rows)
+        draws, weight, partners = self.draws(), None, None
         if self.augmentation.mixes:
             others = draws.partners[rows]
-            pixel_values, weight = mix(pixel_values, self._finished(others), draws.mixtures[rows])
-            partners = self.images.labels[others]
+            mixed, partners = self._finished(others)
+            pixel_values, weight = mix(pixel_values, mixed, draws.mixtures[rows])
         if self.task == "pixels":
             return {"pixel_values": pixel_values}
         return {"pixel_values": pixel_values, "labels": self._soft(labels, partners, weight)}
@@ -130,6 +158,11 @@ class ImageBatches(Dataset):
             return labels
         return soften(labels, self.num_classes, self.augmentation.label_smoothing, partners, weight)
 
+    def pictures(self, pixel_values: Tensor) -> list[Image.Image]:
+        """Images of a batch as people see them."""
+        levels = ((pixel_values - self.shift) / self.scale).round().clamp(0, 255).to(torch.uint8)
+        return [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in levels]
+
     def draws(self) -> Draws:
         """The random numbers of the epoch."""
         epoch = self.epoch if self.augments else 0
@@ -138,44 +171,49 @@ class ImageBatches(Dataset):
         return self._draws
 
     def _detection_batch(self, rows: Tensor) -> dict:
-        tiles = self.draws().mosaics[rows].flatten() if self.mosaic else rows
-        images, boxes = self._moved(tiles)
-        there = (boxes[:, 2] > 0) & (boxes[:, 3] > 0)  # boxes of what a shift moved out of the image are gone
-        labels = [
-            {"class_labels": label[seen], "boxes": box[seen]}
-            for label, box, seen in zip(
-                self.images.labels[tiles][:, None], boxes[:, None], there[:, None], strict=True
-            )
-        ]
+        images, objects = self._moved(self.draws().mosaics[rows].flatten() if self.mosaic else rows)
         if self.mosaic:
-            images, labels = make_mosaics(images, labels)
-        return {"pixel_values": self._normalise(self._resize(images)), "labels": labels}
+            images, objects = make_mosaics(images, objects)
+        return {"pixel_values": self._normalise(self._resize(images)), "labels": objects.as_labels()}
 
-    def _finished(self, rows: Tensor) -> Tensor:
+    def _finished(self, rows: Tensor) -> tuple[Tensor, Tensor | Objects]:
         augmentation, draws = self.augmentation, self.draws()
-        images, _ = self._moved(rows)
-        if augmentation.resized_crop:
-            images = resized_crop(images, draws.cutouts[rows], augmentation.resized_crop)
+        images, labels = self._moved(rows)
         if augmentation.randaugment:
             images = randaugment(images, draws.operations[rows], augmentation.randaugment_magnitude)
         images = self._normalise(self._resize(images))
-        return erase(images, draws.erasures[rows], augmentation.erase) if augmentation.erase else images
+        if self.task == "segmentation":
+            labels = self._resize(labels, "nearest-exact").squeeze(1).long()
+        return erase(images, draws.erasures[rows], augmentation.erase) if augmentation.erase else images, labels
 
-    def _moved(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        images = self.images.pixels.index_select(0, rows)
-        boxes = None if self.images.boxes is None else self.images.boxes[rows]
+    def _moved(self, rows: Tensor) -> tuple[Tensor, Tensor | Objects]:
+        """Images with labels after all that moves both; masks are (B, 1, H, W)."""
+        images, labels, draws = self.images.pixels.index_select(0, rows), self.images.labels[rows], self.draws()
+        if self.images.kind == "mask":
+            labels = labels[:, None]
         if self.augmentation.flip or self.augmentation.crop:
-            flips, shifts = self.draws().flips[rows], self.draws().shifts[rows]
+            flips, shifts = draws.flips[rows], draws.shifts[rows]
             images = flip_and_shift(images, flips, shifts)
-            if boxes is not None:
-                boxes = flip_and_shift_boxes(boxes, flips, shifts, images.shape[2:])
-        return images, boxes
+            if self.images.kind == "mask":
+                labels = flip_and_shift(labels, flips, shifts, IGNORED)
+            elif self.images.kind == "objects":
+                owners = labels.owners
+                boxes = flip_and_shift_boxes(labels.boxes, flips[owners], shifts[owners], images.shape[2:])
+                labels = labels.moved(boxes)
+        if self.augmentation.resized_crop:
+            parts = cut_out(draws.cutouts[rows], self.augmentation.resized_crop)
+            images = resized_crop(images, parts)
+            if self.images.kind == "mask":
+                labels = resized_crop(labels, parts, "nearest")
+            elif self.images.kind == "objects":
+                labels = labels.moved(resized_crop_boxes(labels.boxes, parts[labels.owners]))
+        return images, labels
 
-    def _resize(self, images: Tensor) -> Tensor:
+    def _resize(self, images: Tensor, mode: str = "bilinear") -> Tensor:
         """As bytes, which is faster, and what processors make of an image."""
         if self.image_size is None or images.shape[2:] == self.image_size:
             return images
-        return F.interpolate(images, self.image_size, mode="bilinear", antialias=True)
+        return F.interpolate(images, self.image_size, mode=mode, antialias=mode == "bilinear")
 
     def _normalise(self, images: Tensor) -> Tensor:
         return images.to(torch.float32).mul_(self.scale).add_(self.shift)

@@ -6,7 +6,7 @@ again, it is as careful as that.
 """
 
 from PIL import Image
-from transformers import DetrImageProcessorPil, MobileViTImageProcessorPil, ViTImageProcessorPil
+from transformers import DetrImageProcessorPil, SegformerImageProcessorPil, ViTImageProcessorPil
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.image_processing_utils import BaseImageProcessor
 
@@ -28,7 +28,7 @@ class CarefulViTImageProcessor(_Careful, ViTImageProcessorPil):
     pass
 
 
-class CarefulMobileViTImageProcessor(_Careful, MobileViTImageProcessorPil):
+class CarefulSegformerImageProcessor(_Careful, SegformerImageProcessorPil):
     pass
 
 
@@ -39,7 +39,7 @@ class CarefulDetrImageProcessor(_Careful, DetrImageProcessorPil):
 TASKS = {
     "image-classification": CarefulViTImageProcessor,
     "object-detection": CarefulDetrImageProcessor,
-    "image-segmentation": CarefulMobileViTImageProcessor,
+    "image-segmentation": CarefulSegformerImageProcessor,
 }
 ARCHITECTURES = {"ForObjectDetection": "object-detection", "ForSemanticSegmentation": "image-segmentation"}
 
@@ -50,7 +50,7 @@ def image_processor_for(config: PreTrainedConfig, task: str | None = None, **opt
     Args:
         task: a pipeline's name, by default that of the config's architecture. Processors for detection and
             segmentation bring that pipeline's post-processing.
-        options: of the processor, over what follows from the config.
+        options: of the processor, over what follows from the config; `image_size` where the config has none.
 
     Example:
         >>> processor = image_processor_for(model.config)
@@ -61,14 +61,11 @@ def image_processor_for(config: PreTrainedConfig, task: str | None = None, **opt
         task = next((task for end, task in ARCHITECTURES.items() if name.endswith(end)), "image-classification")
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}; known: {', '.join(TASKS)}.")
-    height, width = (config.image_size,) * 2 if isinstance(config.image_size, int) else config.image_size
+    size = options.pop("image_size", None) or config.image_size
+    height, width = (size, size) if isinstance(size, int) else size
     fields = {"size": {"height": height, "width": width}, "do_convert_rgb": config.num_channels == 3}
-    if task == "image-segmentation":
-        fields |= {"do_center_crop": False, "do_flip_channel_order": False}
-    else:
-        statistics = [0.5] * config.num_channels
-        for name in ("image_mean", "image_std"):
-            fields[name] = getattr(config, name, None) or statistics
+    for name in ("image_mean", "image_std"):
+        fields[name] = getattr(config, name, None) or [0.5] * config.num_channels
     if task == "object-detection":
         fields["do_pad"] = False
     return TASKS[task](**{**fields, **options})

@@ -1,32 +1,31 @@
-"""Labelled images by name or path, decoded once.
+"""Images with labels, by name or path, decoded once.
 
-cifar10, cifar100, tiny-imagenet, mnist   from the folder in HF_EFFICIENT_DATA if it has them, else from the Hub
-digits                                    scikit-learn's, 8x8 pixels, comes with it
-a path                                    a parquet file, a folder of them, or a folder of images: [split/]class/image
+    cifar10, cifar100, tiny-imagenet, mnist   classes
+    tiny-imagenet, bccd                       objects: boxes with classes
+    camvid                                    masks: a class for each pixel
+    digits                                    scikit-learn's, 8x8 pixels, comes with it
+
+are found in the folder that HF_EFFICIENT_DATA names, or else on the Hub. A path works too, and `<owner>/<name>` of the
+Hub: `image_files` says what may be there.
 """
 
-import os
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .folders import DATA_FOLDER
-from .image_cache import decode_once
-from .image_sources import Source, TableSource, find_splits, hub_splits
+from .image_cache import Split, decode_once
+from .image_decoding import IGNORED, Reading, mask_table
+from .image_files import Finder
+from .image_sources import Source
 from .label_splits import QUARTER, first_of_classes, part_off, quarter
-from .split_names import EVALUATION_NAMES
-
-FOLDERS = {"cifar10": "cifar10", "cifar100": "cifar100", "tiny-imagenet": "tiny_imagenet", "mnist": "mnist"}
-REPOSITORIES = {
-    "cifar10": "uoft-cs/cifar10",
-    "cifar100": "uoft-cs/cifar100",
-    "tiny-imagenet": "zh-plus/tiny-imagenet",
-    "mnist": "ylecun/mnist",
-}
+from .named_images import FACTS, find_sources
+from .objects import Objects
+from .split_names import EVALUATION_NAMES, VALIDATION_NAMES
 
 
 @dataclass(frozen=True)
@@ -34,41 +33,67 @@ class ImageSet:
     """
     Args:
         pixels: uint8 (N, 3, H, W); a memory-mapped file, so pages are read when they are needed.
-        labels: int64 (N,)
-        boxes: float32 (N, 4), one object for each image: cx, cy, w, h as shares of it.
+        labels: classes, int64 (N,); `Objects`; or masks, uint8 (N, H, W), in which 255 is ignored.
         skipped: what was left out because it is corrupt, and why.
     """
 
     pixels: Tensor
-    labels: Tensor
+    labels: Tensor | Objects
     class_names: list[str]
-    boxes: Tensor | None = None
     skipped: list[str] = field(default_factory=list)
 
     def __post_init__(self):
         if self.pixels.dtype != torch.uint8 or self.pixels.dim() != 4:
             raise ValueError(f"pixels must be uint8 (N, C, H, W), got {self.pixels.dtype} {tuple(self.pixels.shape)}.")
-        for name in ("labels", "boxes"):
-            value = getattr(self, name)
-            if value is not None and len(value) != len(self.pixels):
-                raise ValueError(f"there are {len(value)} {name} for {len(self.pixels)} images.")
-        wrong = self.labels[(self.labels < 0) | (self.labels >= len(self.class_names))]
+        if len(self.labels) != len(self.pixels):
+            raise ValueError(f"there are {len(self.labels)} labels for {len(self.pixels)} images.")
+        if self.kind == "mask":
+            if self.labels.shape[1:] != self.pixels.shape[2:]:
+                raise ValueError(
+                    f"masks are {tuple(self.labels.shape[1:])} and images {tuple(self.pixels.shape[2:])}."
+                )
+            return  # whose values were looked at when they were decoded
+        classes = self.labels.classes if self.kind == "objects" else self.labels
+        wrong = classes[(classes < 0) | (classes >= len(self.class_names))]
         if len(wrong):
             raise ValueError(f"labels contains {wrong[0].item()}, but there are only {len(self.class_names)} classes.")
+
+    @property
+    def kind(self) -> str:
+        """Of the labels: label, objects or mask."""
+        return "objects" if isinstance(self.labels, Objects) else "label" if self.labels.dim() == 1 else "mask"
 
     def __len__(self) -> int:
         return len(self.pixels)
 
+    def strata(self) -> Tensor:
+        """(N,): what parts of the set are balanced by: the class, or the rarest class among the objects."""
+        if self.kind == "label":
+            return self.labels
+        return self.labels.rarest() + 1 if self.kind == "objects" else torch.zeros(len(self), dtype=torch.int64)
+
     def subset(self, indices: Tensor) -> "ImageSet":
         """These images, as a copy."""
-        boxes = None if self.boxes is None else self.boxes[indices]
-        return ImageSet(self.pixels[indices], self.labels[indices], self.class_names, boxes, self.skipped)
+        return replace(self, pixels=self.pixels[indices], labels=self.labels[indices])
+
+    def renumbered(self, class_names: list[str]) -> "ImageSet":
+        """With these classes, among which all of its own are."""
+        numbers = torch.tensor([class_names.index(name) for name in self.class_names])
+        if self.kind == "objects":
+            labels = replace(self.labels, classes=numbers[self.labels.classes])
+        elif self.kind == "mask":
+            table = torch.full((256,), IGNORED, dtype=torch.uint8)
+            table[: len(numbers)] = numbers.to(torch.uint8)
+            labels = table[self.labels.int()]
+        else:
+            labels = numbers[self.labels]
+        return replace(self, labels=labels, class_names=class_names)
 
     def limited(self, limit: int | None) -> "ImageSet":
         """At most so many images, as many of each class as can be, in their order."""
         if limit is None or limit >= len(self):
             return self
-        return self.subset(first_of_classes(self.labels, limit))
+        return self.subset(first_of_classes(self.strata(), limit))
 
 
 class ImageSplits(NamedTuple):
@@ -76,52 +101,138 @@ class ImageSplits(NamedTuple):
     evaluation: ImageSet
 
 
-def load_images(
-    name: str | Path,
-    *,
-    limit: int | None = None,
-    evaluation_limit: int | None = None,
-    validation: int | None = None,
-    skip_corrupt: bool = False,
-    boxes: bool = False,
-    image_size: int | tuple[int, int] | None = None,
-    image_column: str | None = None,
-    label_column: str | None = None,
-) -> ImageSplits:
-    """Images for training and for evaluation: the split "validation" if there is one, else "test"; where there is
-    neither, every fourth image of each class, after a shuffle that is always the same.
+@dataclass(frozen=True)
+class ImageOptions:
+    """Which images, for training and for evaluation: the split "validation" if there is one, else "test"; where there
+    is neither, every fourth image of each class, after a shuffle that is always the same.
 
     Args:
-        limit: at most so many images of each split, balanced over the classes.
-        evaluation_limit: of the evaluation split, if it is to be another.
+        name: a name, a path, or <owner>/<name> of the Hub
+        limit: at most so many images of each split, balanced over the classes
+        evaluation_limit: of the evaluation split, if it is to be another
         validation: so many training images, balanced over the classes, take the place of the evaluation split, which
-            then is a test that chooses nothing.
-        skip_corrupt: leave out what can't be read (`ImageSet.skipped` says what, and why) rather than raise.
-        boxes: with the object's box in each image.
-        image_size: height and width of images that are larger, or of different sizes.
-        image_column, label_column: of tables; usual names are found.
+            then is a test that chooses nothing
+        skip_corrupt: leave out what can't be read (`ImageSet.skipped` says what, and why) rather than stop
+        image_size: height and width of images that are larger, or of different sizes; by default the model's
+        image_column, label_column: of tables; usual names and types are found
+        image_folder: where paths of images begin; by default beside the file that has them
+        subset: of a data set on the Hub that has several
+        class_names: what the classes are called, by number, where the data don't say
     """
-    for option, value in (("limit", limit), ("evaluation_limit", evaluation_limit), ("validation", validation)):
-        if value is not None and value < 1:
-            raise ValueError(f"{option}={value} must be at least 1, or None.")
-    if name == "digits":
-        splits = hold_out(_digits())
-    else:
-        size = (image_size, image_size) if isinstance(image_size, int) else image_size and tuple(image_size)
-        splits = _decode(_find(name, image_column, label_column), size, skip_corrupt)
-    train, evaluation = (_with_or_without_boxes(images, boxes, name) for images in splits[:2])
-    evaluation_limit = limit if evaluation_limit is None else evaluation_limit
-    train, evaluation = train.limited(limit), evaluation.limited(evaluation_limit)
-    if validation is None:
-        return ImageSplits(train, evaluation)
-    if validation >= len(train):
-        raise ValueError(f"validation={validation} would leave nothing of {len(train)} training images.")
-    return ImageSplits(*map(train.subset, part_off(train.labels, validation)))
+
+    name: str
+    limit: int | None = None
+    evaluation_limit: int | None = None
+    validation: int | None = None
+    skip_corrupt: bool = False
+    image_size: int | list[int] | tuple[int, int] | None = None
+    image_column: str | None = None
+    label_column: str | None = None
+    image_folder: str | None = None
+    subset: str | None = None
+    class_names: list[str] | None = None
+
+    kind: ClassVar[str] = "label"
+
+    def __post_init__(self):
+        for option in ("limit", "evaluation_limit", "validation"):
+            value = getattr(self, option)
+            if value is not None and value < 1:
+                raise ValueError(f"{option}={value} must be at least 1, or None.")
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        size = self.image_size
+        return (size, size) if isinstance(size, int) else size and tuple(size)
+
+    def known(self, option: str):
+        """What is asked for, or else what is known of data of this name."""
+        value = getattr(self, option)
+        return FACTS.get(self.name, {}).get(option) if value is None else value
+
+    def reading(self, class_names: list[str] | None) -> Reading:
+        return Reading(self.kind, class_names, self.size)
+
+    def sources(self) -> dict[str, Source]:
+        finder = Finder(self.kind, self.image_column, self.label_column, self.image_folder, self.subset)
+        return find_sources(self.name, finder)
+
+    def load(self) -> ImageSplits:
+        splits = hold_out(_digits()) if self.name == "digits" else _load(self)
+        train = splits.train.limited(self.limit)
+        evaluation = splits.evaluation.limited(self.evaluation_limit or self.limit)
+        if self.validation is None:
+            return ImageSplits(train, evaluation)
+        if self.validation >= len(train):
+            raise ValueError(f"validation={self.validation} would leave nothing of {len(train)} training images.")
+        return ImageSplits(*map(train.subset, part_off(train.strata(), self.validation)))
+
+    def load_test(self) -> ImageSet | None:
+        """What chooses nothing: the split "test" beside a split for validation; or, if training images are held out,
+        the evaluation split."""
+        if self.validation is not None:
+            return replace(self, validation=None).load().evaluation
+        sources = {} if self.name == "digits" else self.sources()
+        if "test" not in sources or not any(name in sources for name in VALIDATION_NAMES):
+            return None
+        train, test = _decode(sources, self, "test")
+        return test.limited(self.evaluation_limit or self.limit)
+
+
+@dataclass(frozen=True)
+class ObjectOptions(ImageOptions):
+    """Which images with objects, any number in each. Tables have a column `objects`: {bbox: [...], category: [...]}.
+
+    Args:
+        box_format: what the four numbers of a box are, in pixels: "xywh" (COCO: left, top, width, height), "xyxy"
+            (left, top, right, bottom), or "inclusive" (the same, the last two being pixels that belong to it)
+    """
+
+    box_format: Literal["xywh", "xyxy", "inclusive"] | None = None
+
+    kind: ClassVar[str] = "objects"
+
+    def reading(self, class_names):
+        return replace(super().reading(class_names), box_format=self.known("box_format") or "xywh")
+
+
+@dataclass(frozen=True)
+class MaskOptions(ImageOptions):
+    """Which images with masks: images of the same size, whose pixels are the numbers of classes.
+
+    Args:
+        class_names: what the classes are called, by number; or {value: name}, if pixels have other values
+        ignore_index: the value of pixels that don't count; it is no class. 255 is ignored too
+    """
+
+    class_names: list[str] | dict[int, str] | None = None
+    ignore_index: int | None = None
+
+    kind: ClassVar[str] = "mask"
+
+    def reading(self, class_names):
+        return replace(super().reading(None), mask_table=mask_table(class_names, self.known("ignore_index")))
+
+
+def load_images(name: str | Path, **options) -> ImageSplits:
+    """Images with classes; options are those of `ImageOptions`."""
+    return ImageOptions(str(name), **options).load()
+
+
+def load_objects(name: str | Path, **options) -> ImageSplits:
+    """Images with objects; options are those of `ObjectOptions`."""
+    return ObjectOptions(str(name), **options).load()
+
+
+def load_masks(name: str | Path, **options) -> ImageSplits:
+    """Images with masks; options are those of `MaskOptions`."""
+    return MaskOptions(str(name), **options).load()
 
 
 def hold_out(images: ImageSet) -> ImageSplits:
-    """Splits off a quarter of the images, the same share of every class."""
-    train, held_out = quarter(images.labels)
+    """Splits off a quarter of the images, of classes the same share of each."""
+    classes = images.labels if images.kind == "label" else torch.zeros(len(images), dtype=torch.int64)
+    train, held_out = quarter(classes)
     if not len(held_out):
         raise ValueError(f"{len(images)} images are too few for an evaluation split: each class needs {QUARTER}.")
     return ImageSplits(images.subset(train), images.subset(held_out))
@@ -136,69 +247,59 @@ def _digits() -> ImageSet:
     return ImageSet(grey[:, None].expand(-1, 3, -1, -1), labels, [str(name) for name in digits.target_names])
 
 
-def _find(name: str | Path, image_column: str | None, label_column: str | None) -> dict[str, Source]:
-    if name not in FOLDERS:
-        path = Path(name).expanduser()
-        if not path.exists():
-            known = ", ".join((*FOLDERS, "digits"))
-            raise ValueError(
-                f"unknown images {str(name)!r}: there are {known}, or the path of a parquet file, a folder of them, "
-                "or a folder of images, as <path>/train/<class>/<image>.png."
-            )
-        return find_splits(path, image_column, label_column)
-    if DATA_FOLDER in os.environ:
-        folder = Path(os.environ[DATA_FOLDER]).expanduser()
-        if not folder.is_dir():
-            raise ValueError(f"{DATA_FOLDER}={str(folder)!r} is not a folder.")
-        if (folder / FOLDERS[name]).is_dir():
-            return find_splits(folder / FOLDERS[name], image_column, label_column)
-    from datasets.exceptions import DatasetsError
-
-    try:
-        return hub_splits(REPOSITORIES[name], image_column, label_column)
-    except (OSError, ValueError, DatasetsError) as error:
-        raise ValueError(
-            f"{name} is not in the folder that the variable {DATA_FOLDER} names "
-            f"({os.environ.get(DATA_FOLDER, 'not set')}), which should hold it as {FOLDERS[name]}/*.parquet or "
-            f"{FOLDERS[name]}/train/<class>/<image>.png, and {REPOSITORIES[name]} can't be read from the Hub: {error}"
-        ) from error
+def _load(options: ImageOptions) -> ImageSplits:
+    sources = options.sources()
+    evaluation = next((name for name in EVALUATION_NAMES if name in sources), None)
+    train, *others = _decode(sources, options, evaluation)
+    return ImageSplits(train, *others) if others else hold_out(train)
 
 
-def _decode(sources: dict[str, Source], size: tuple[int, int] | None, skip_corrupt: bool) -> ImageSplits:
-    evaluation = next((sources[name] for name in EVALUATION_NAMES if name in sources), None)
-    train = sources.get("train") or sources.get("training")
+def _decode(sources: dict[str, Source], options: ImageOptions, other: str | None) -> list[ImageSet]:
+    """The training split, and the other if one is named."""
+    train = sources.get("train", sources.get("training"))
     if train is None:
         raise ValueError(f"there is no split 'train', only {', '.join(sources)}.")
-    names = train.class_names or _name_classes(train)
-    if isinstance(evaluation, TableSource) and evaluation.class_names not in (None, names):
-        raise ValueError(f"{evaluation.name} and {train.name} must have the same classes in the same order.")
-
-    def decode(source: Source) -> ImageSet:
-        pixels, labels, boxes, skipped = decode_once(source, names, size, skip_corrupt)
-        return ImageSet(pixels, labels, names, boxes, skipped)
-
-    return hold_out(decode(train)) if evaluation is None else ImageSplits(decode(train), decode(evaluation))
+    names = options.known("class_names") or train.class_names
+    if names is None and options.kind != "mask":
+        names = _name_classes(train)
+    there = [train] if other is None else [train, sources[other]]
+    for source in there[1:]:
+        if not source.by_name and source.class_names not in (None, names):
+            raise ValueError(f"{source.name} and {train.name} must have the same classes in the same order.")
+    splits = [decode_once(source, options.reading(names), options.skip_corrupt) for source in there]
+    if options.kind == "mask":
+        names = _names_of_masks(names, splits[0])
+    for source, split in zip(there, splits, strict=True):
+        if unseen := sorted({*split.classes} - {*splits[0].classes}):
+            warnings.warn(
+                f"{source.name} has {len(unseen)} classes that are in no training image, as {names[unseen[0]]!r}.",
+                stacklevel=5,
+            )
+    return [ImageSet(split.pixels, split.labels, names, split.skipped) for split in splits]
 
 
 def _name_classes(source: Source) -> list[str]:
     """From the labels themselves: words, or numbers from 0 on."""
-    labels = [label for label in source.labels() if label is not None]
+    labels = set(source.labels()) - {None}
+    if not labels:
+        raise ValueError(f"{source.name} has no {source.kind}s in column {source.label_column!r}.")
     if all(isinstance(label, str) for label in labels):
-        return sorted(set(labels))
-    if all(isinstance(label, int) for label in labels):
+        return sorted(labels)
+    if all(isinstance(label, int) for label in labels) and min(labels) >= 0:
         return [str(number) for number in range(max(labels) + 1)]
-    raise ValueError(f"labels of {source.name} must be whole numbers or strings, got {labels[0]!r}.")
+    wrong = next(label for label in labels if not isinstance(label, int) or label < 0)
+    raise ValueError(
+        f"labels of {source.name} must be whole numbers from 0 on, or all of them text, got {wrong!r} in column "
+        f"{source.label_column!r}."
+    )
 
 
-def _with_or_without_boxes(images: ImageSet, boxes: bool, name: str | Path) -> ImageSet:
-    if not boxes:
-        return ImageSet(images.pixels, images.labels, images.class_names, None, images.skipped)
-    if images.boxes is None:
-        raise ValueError(f"{name} has no boxes. 'tiny-imagenet' in {DATA_FOLDER} has them (column 'objects').")
-    missing = images.boxes.isnan().any(1).nonzero().flatten()
-    if len(missing):
+def _names_of_masks(names: dict | list[str] | None, split: Split) -> list[str]:
+    if names is not None:
+        return list(names.values()) if isinstance(names, dict) else names
+    if split.classes == [0]:
         raise ValueError(
-            f"boxes: each image needs exactly one box inside it, but {len(missing)} images of {name} have another "
-            f"number; the first is image {missing[0]}."
+            "masks hold no class but 0, and 255, which is ignored, if that: if 255 is a class, set "
+            "class_names={0: background, 255: object}."
         )
-    return images
+    return [str(number) for number in range(max(split.classes) + 1)]

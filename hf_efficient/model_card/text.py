@@ -11,6 +11,7 @@ ABOUT = {
     "kerformer_vit": "A Vision Transformer for linear attention (Kerformer, Gan et al. 2023).",
     "kerformer_text": "An encoder of texts with linear attention (Kerformer, Gan et al. 2023).",
     "mobilevit_v2": "Convolutions and separable self-attention (MobileViTv2, Mehta & Rastegari 2022).",
+    "imagesig": "Signatures of an image's rows, and what little learns from them (ImageSig, Ibrahim & Lyons 2022).",
     "compressive_performer": "A causal language model that reads in segments and remembers earlier ones, the oldest "
     "compressed (Compressive Performer, Ragupathi et al. 2021).",
 }
@@ -23,10 +24,16 @@ def about(model: TrainedModel) -> str:
     data = f", trained on {model.dataset.title}" if model.dataset else ""
     prefix = FAMILIES[config.model_type].prefix if model.is_ours else f"transformers' `{config.model_type}`"
     sentences = [f"{prefix} for {model.task.name.replace('-', ' ')}{size}{data}.", ABOUT.get(config.model_type, "")]
-    if isinstance(attention := getattr(config, "attention", None), str):
+    if getattr(config, "block", None) == "v1":
+        sentences.append("Its blocks are those of the first version (MobileViT, Mehta & Rastegari 2021).")
+    has_layers = getattr(config, "num_hidden_layers", 1) > 0
+    if has_layers and isinstance(attention := getattr(config, "attention", None), str):
         sentences.append(f"Its attention is `{attention}`.")
     if config.model_type == "hugginggreen_vit" and config.heuristic != "none":
         sentences.append(selection(model))
+    if pooling := getattr(config, "token_pooling", None):
+        layers = ", ".join(map(str, pooling["after"]))
+        sentences.append(f"Behind layer {layers} {pooling['keep']:.0%} of the tokens that came go on, as clusters.")
     if config.model_type == "compressive_performer":
         sentences.append(
             f"It reads {config.segment_length} tokens at a time and remembers the {config.memory_length} before them, "
@@ -89,6 +96,8 @@ def limits(model: TrainedModel) -> list[str]:
     options = [f"{key}={value}" for key, value in model.settings.get("dataset", {}).items() if "limit" in key]
     if options:
         found.append(f"Not all of the data was used: {', '.join(options)}.")
+    if skipped := results.get("skipped"):
+        found.append(f"{skipped['count']} images or objects were left out of the data as corrupt.")
     found.append("Nobody has examined it for bias, or for use where a mistake does harm.")
     return found
 

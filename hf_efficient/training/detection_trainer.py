@@ -1,12 +1,16 @@
 """Training of object detectors, whose evaluation gathers detections rather than the logits of every query."""
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 from transformers.image_transforms import center_to_corners_format
 
+from ..visualization import contact_sheet, draw_boxes
 from .metrics.detection import detection_scores, read_queries
 from .trainer import EfficientTrainer
 
+SHOWN = 4  # images in the picture of predictions
 PADDING = -100  # the class of rows that are there to make images equally long; transformers' padding is the same
 
 
@@ -23,19 +27,42 @@ class DetectionTrainer(EfficientTrainer):
         loss = outputs.loss.detach()
         if prediction_loss_only:
             return loss, None, None
-        return loss, pack_detections(outputs.logits, outputs.pred_boxes), pack_objects(inputs["labels"])
+        labels = inputs["labels"]
+        return loss, pack_detections(outputs.logits, outputs.pred_boxes, scales(labels)), pack_objects(labels)
+
+    @torch.no_grad()
+    def draw_predictions(self, file: Path) -> None:
+        """Images of the evaluation, their objects, and as many detections, the most confident."""
+        data, rows = self.eval_dataset, []
+        batch = data.__getitems__(list(range(0, len(data), -(-len(data) // SHOWN))))
+        self.model.eval()
+        outputs = self.model(pixel_values=batch["pixel_values"].to(self.args.device))
+        scores, classes = outputs.logits.float().softmax(-1)[..., :-1].max(-1)  # (B, Q)
+        for i, (picture, truth) in enumerate(zip(data.pictures(batch["pixel_values"]), batch["labels"], strict=True)):
+            best = scores[i].topk(min(len(truth["boxes"]), scores.shape[1])).indices
+            real = draw_boxes(picture, truth["boxes"], truth["class_labels"].tolist(), data.images.class_names)
+            seen = draw_boxes(picture, outputs.pred_boxes[i][best], classes[i][best].tolist(), data.images.class_names)
+            rows.append((str(i), [picture, real, seen]))
+        contact_sheet(rows, ["image", "truth", "prediction"]).save(file)
 
 
-def pack_detections(logits: Tensor, boxes: Tensor) -> Tensor:
-    """(B, Q, 6): score, class, box as corners"""
-    found = read_queries(logits.float(), boxes.float())
+def scales(labels: list[dict[str, Tensor]]) -> Tensor:
+    """(B, 4): width, height, width, height of the images in their files, in pixels; 1 where that is not known"""
+    sizes = [label.get("orig_size", torch.ones(2)).to(label["boxes"]) for label in labels]
+    return torch.stack([size.flip(0).repeat(2) for size in sizes])
+
+
+def pack_detections(logits: Tensor, boxes: Tensor, scales: Tensor) -> Tensor:
+    """(B, Q, 6): score, class, box as corners, in pixels"""
+    found = read_queries(logits.float(), boxes.float() * scales[:, None])
     rows = [torch.column_stack([image["scores"], image["labels"], image["boxes"]]) for image in found]
     return torch.stack(rows)
 
 
 def pack_objects(labels: list[dict[str, Tensor]]) -> Tensor:
-    """(B, most objects, 5): class, box as centre and size; rows of images with fewer are PADDING."""
-    rows = [torch.cat([x["class_labels"][:, None].to(x["boxes"]), x["boxes"]], 1) for x in labels]
+    """(B, most objects, 5): class, box as centre and size, in pixels; rows of images with fewer are PADDING."""
+    boxes = [label["boxes"] * scale for label, scale in zip(labels, scales(labels), strict=True)]
+    rows = [torch.cat([x["class_labels"][:, None].to(box), box], 1) for x, box in zip(labels, boxes, strict=True)]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PADDING)
 
 

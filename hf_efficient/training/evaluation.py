@@ -1,10 +1,9 @@
-"""How good a model is on a dataset: classifiers of images and texts, object detectors, language models.
+"""How good a model is on a dataset: classifiers of images and texts, detectors, segmentation, language models.
 
 What the run that trained a model has said of its data holds here too: tokens, splits, limits, context and batches, all
 of which change the scores of a text. It stands in results.json beside the weights.
 """
 
-import inspect
 import json
 import tempfile
 import warnings
@@ -18,6 +17,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForObjectDetection,
+    AutoModelForSemanticSegmentation,
     AutoModelForSequenceClassification,
     PreTrainedTokenizerBase,
 )
@@ -28,7 +28,7 @@ import hf_efficient
 
 from ..data.collators import take_batch
 from ..data.image_batches import ImageBatches
-from ..data.image_sets import ImageSet, load_images
+from ..data.image_sets import ImageOptions, ImageSet, MaskOptions
 from ..data.labelled_texts import LabelledTextOptions, LabelledTexts, load_evaluation_texts, load_labelled_texts
 from ..data.text_streams import TextOptions, load_language_data
 from ..errors import BAD_INPUT, UNLOADABLE, told
@@ -42,15 +42,23 @@ from .history import COSTS
 from .launch import finite, shown
 from .memory_trainer import MemoryTrainer
 from .metrics.classification import score
+from .segmentation_trainer import SegmentationTrainer
 from .tasks.language_modelling import segment_length, whole
+from .tasks.object_detection import DetectionOptions
 from .tasks.text_classification import cut_texts, describe_cut, load_tokenizer, make_batches
 from .trainer import EfficientTrainer
 
 AUTO_CLASSES = {
     "image-classification": AutoModelForImageClassification,
     "object-detection": AutoModelForObjectDetection,
+    "image-segmentation": AutoModelForSemanticSegmentation,
     "text-generation": AutoModelForCausalLM,
     "text-classification": AutoModelForSequenceClassification,
+}
+IMAGES = {
+    "image-classification": ImageOptions,
+    "object-detection": DetectionOptions,
+    "image-segmentation": MaskOptions,
 }
 
 Samples = TypeVar("Samples", ImageSet, LabelledTexts)
@@ -116,7 +124,7 @@ def evaluate(
                 trainer = labelled_text_trainer(network, training, options, tokenizer, split, own)
             else:
                 processor = AutoImageProcessor.from_pretrained(model, trust_remote_code=trust_remote_code)
-                images = read_images(section, split, boxes=task == "object-detection")
+                images = read_images(section, split, IMAGES[task], processor)
                 trainer = image_trainer(network, training, images, processor, section.get("mosaic", False))
             with torch.inference_mode():
                 metrics = trainer.evaluate()
@@ -187,13 +195,17 @@ def batch_of(run: dict, default: int) -> int:
     return training.get("per_device_eval_batch_size", default) * run.get("processes", 1)
 
 
-def read_images(section: dict[str, Any], split: str, boxes: bool) -> ImageSet:
-    if split == "validation" and not section.get("validation"):
+def read_images(section: dict[str, Any], split: str, options: type[ImageOptions], processor) -> ImageSet:
+    """What the run was tested with, or what chose its weights; where nothing is left for a test, that is the same."""
+    data = options(**{"image_size": size_of(processor), **options_in(section, options)})
+    test = data.load_test()
+    if split == "validation" and test is None:
         raise RunError("the run held out no training images for a validation split: evaluate the split test.")
-    found = {key: value for key, value in section.items() if key in inspect.signature(load_images).parameters}
-    if split == "test":
-        found.pop("validation", None)
-    return load_images(**{**found, "boxes": boxes}).evaluation
+    return test if split == "test" and test is not None else data.load().evaluation
+
+
+def size_of(processor) -> tuple[int, int]:
+    return processor.size["height"], processor.size["width"]
 
 
 def image_trainer(
@@ -203,11 +215,14 @@ def image_trainer(
     looks = {
         "mean": processor.image_mean if processor.do_normalize else 0.0,
         "std": processor.image_std if processor.do_normalize else 1.0,
-        "image_size": (processor.size["height"], processor.size["width"]),
+        "image_size": size_of(processor),
     }
-    if images.boxes is not None:
+    if images.kind == "objects":
         batches = ImageBatches(images, **looks, task="detection", mosaic=mosaic)
         return DetectionTrainer(model, training, data_collator=take_batch, eval_dataset=batches)
+    if images.kind == "mask":
+        batches = ImageBatches(images, **looks, task="segmentation")
+        return SegmentationTrainer(model, training, data_collator=take_batch, eval_dataset=batches)
     batches = ImageBatches(images, **looks)
     return EfficientTrainer(model, training, data_collator=take_batch, eval_dataset=batches, compute_metrics=score)
 
@@ -219,6 +234,8 @@ def with_labels_of(model: PreTrainedModel, samples: Samples) -> Samples:
         return samples
     if missing := [name for name in samples.class_names if name not in known]:
         raise RunError(f"the model does not know {len(missing)} of the dataset's classes, as {missing[0]!r}.")
+    if isinstance(samples, ImageSet):
+        return samples.renumbered(known)
     numbers = torch.tensor([known.index(name) for name in samples.class_names])
     return replace(samples, labels=numbers[samples.labels], class_names=known)
 

@@ -36,13 +36,15 @@ HARMLESS = {
     *("hub_private_repo", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
     *("dataloader_persistent_workers", "early_stopping_patience", "project"),
 }
+SHOWN = 5  # of what was left out of the data, in results.json
 
 
 def train_and_report(
     trainer: EfficientTrainer, run: Run, unit: str = "image", items_per_sample: float = 1, **known
 ) -> dict:
     """Trains and leaves in output_dir: the model and its processor or tokenizer as `from_pretrained` reads them,
-    its card README.md, results.json, history.csv, curves.png, and, where codecarbon is installed, energy.json.
+    its card README.md, results.json, history.csv, curves.png, predictions.png of dense tasks, and, where codecarbon is
+    installed, energy.json.
 
     Args:
         unit, items_per_sample: what energy is reckoned per, and how many of them a sample of the data has.
@@ -59,6 +61,8 @@ def train_in_folder(trainer: EfficientTrainer, run: Run, unit: str, items_per_sa
     claim_folder(run, trainer.is_world_process_zero())
     if trainer.is_world_process_zero():
         print(header(trainer, run.dataset.get("name", "")) + "\n", flush=True)
+        if skipped := left_out(trainer):
+            print(f"{skipped['count']} images or objects are left out, as {skipped['first'][0]}\n", flush=True)
     trainer.wait()
     energy = attach_energy(trainer, run, unit, items_per_sample)
     trainer.energy_options, trainer.pushes_results = run.energy, run.training.push_to_hub
@@ -76,6 +80,8 @@ def train_in_folder(trainer: EfficientTrainer, run: Run, unit: str, items_per_sa
     if trainer.is_world_process_zero():
         with told(f"the results can't be written to {run.training.output_dir}", TrainingError):
             replace_file(Path(run.training.output_dir) / "results.json", json.dumps(results, indent=2) + "\n")
+            if hasattr(trainer, "draw_predictions"):
+                trainer.draw_predictions(Path(run.training.output_dir) / "predictions.png")
             write_card(run.training.output_dir)
         print("\n" + table(results), flush=True)
     trainer.wait()
@@ -156,6 +162,7 @@ def collect(trainer: EfficientTrainer, run: Run, metrics: dict) -> dict:
         "dataset": run.dataset.get("name"),
         "model": model.config.model_type,
         "metrics": {name: finite(value) for name, value in metrics.items() if not COSTS.search(name)},
+        **({"iou_by_class": trainer.class_ious} if getattr(trainer, "class_ious", None) else {}),
         "train_loss": logged[-1] if logged else None,
         "best_metric": finite(state.best_metric),
         "best_step": state.best_global_step,
@@ -163,6 +170,7 @@ def collect(trainer: EfficientTrainer, run: Run, metrics: dict) -> dict:
         "steps": state.global_step,
         "epochs": state.epoch,
         "train_samples": len(trainer.train_dataset),
+        **({"skipped": skipped} if (skipped := left_out(trainer)) else {}),
         "train_seconds": round(seconds, 3),
         "budget": None if trainer.plan is None else asdict(trainer.plan) | {"seconds_used": round(seconds, 3)},
         "train_samples_per_second": round(samples / seconds, 1) if seconds else None,
@@ -182,6 +190,13 @@ def collect(trainer: EfficientTrainer, run: Run, metrics: dict) -> dict:
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "settings": json.loads(json.dumps(run.given, default=str)),
     }
+
+
+def left_out(trainer: EfficientTrainer) -> dict:
+    """How much of the data could not be used, and the first of it."""
+    parts = (trainer.train_dataset, trainer.eval_dataset, trainer.test_dataset)
+    found = list(dict.fromkeys(reason for part in parts for reason in getattr(part, "skipped", [])))
+    return {"count": len(found), "first": found[:SHOWN]} if found else {}
 
 
 def finite(value):

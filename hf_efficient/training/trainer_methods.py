@@ -30,6 +30,8 @@ OVERRIDDEN = {  # method -> what ours does besides or instead
     # HubMixin
     "_push_from_checkpoint": "pushes in the background, and tells what goes wrong",
     "_finish_current_push": "repeats what has failed",
+    # SegmentationTrainer
+    "_get_num_items_in_batch": "leaves out pixels that are ignored",
     # MemoryTrainer
     "_get_eval_sampler": "rows of batches stay rows of streams",
 }

@@ -9,7 +9,7 @@ import yaml
 from PIL import Image
 
 from hf_efficient.cli import main
-from hf_efficient.data import image_sets
+from hf_efficient.data.image_files import Finder
 
 VIT = {
     "model_type": "kerformer_vit",
@@ -109,7 +109,7 @@ def test_a_data_set_that_is_not_there(said, monkeypatch, tmp_path):
     def nowhere(*_):
         raise ConnectionError("no network\nat all")
 
-    monkeypatch.setattr(image_sets, "hub_splits", nowhere)
+    monkeypatch.setattr(Finder, "on_hub", nowhere)
     message = said("train", write(dataset="cifar10"))
     assert "should hold it as cifar10/*.parquet or cifar10/train/<class>/<image>.png" in message
     assert message.endswith("can't be read from the Hub: no network at all")
@@ -169,9 +169,11 @@ def test_images_that_are_none(said, pictures):
 
 def test_folders_that_hold_no_images(said, tmp_path):
     Path("empty").mkdir()
-    assert "empty has no images: they should be named" in said("train", write(dataset="empty"))
+    assert "empty has no images that could be used: it should hold <class>/<image>.png" in said(
+        "train", write(dataset="empty")
+    )
     Path("notes.txt").write_text("x")
-    assert "notes.txt must be a .parquet file" in said("train", write(dataset="notes.txt"))
+    assert "notes.txt must be one of .parquet, .csv" in said("train", write(dataset="notes.txt"))
 
 
 def test_folders_that_cannot_be_written_to(said, trained):

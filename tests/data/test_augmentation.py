@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from hf_efficient.data.augmentation import (
     Augmentation,
     Draws,
+    cut_out,
     erase,
     flip_and_shift,
     flip_and_shift_boxes,
@@ -79,13 +80,13 @@ def test_boxes_that_leave_the_image_are_empty():
 
 def test_resized_crops_stretch_a_part():
     x, square = images(1, 8, 8), 0.5  # the draw of aspect 1
-    whole = resized_crop(x, torch.tensor([[1.0, square, 0.3, 0.8]]), 0.08)
+    whole = resized_crop(x, cut_out(torch.tensor([[1.0, square, 0.3, 0.8]]), 0.08))
     assert torch.equal(whole, x)
-    quarter = resized_crop(x, torch.tensor([[0.0, square, 0.0, 1.0]]), 0.25)  # at the top, on the right
+    quarter = resized_crop(x, cut_out(torch.tensor([[0.0, square, 0.0, 1.0]]), 0.25))  # at the top, on the right
     expected = F.interpolate(x[:, :, :4, 4:].float(), 8, mode="bilinear")
     assert (quarter[..., 1:-1, 1:-1] - expected[..., 1:-1, 1:-1]).abs().max() <= 0.51  # but where neighbours shine in
     ramp = torch.arange(32, dtype=torch.uint8).expand(2000, 1, 32, 32)
-    spans = resized_crop(ramp, torch.rand(2000, 4), 0.08).float().flatten(1)
+    spans = resized_crop(ramp, cut_out(torch.rand(2000, 4), 0.08)).float().flatten(1)
     shares = (spans.amax(1) - spans.amin(1) + 1) / 32
     assert shares.min() > 0.2 and shares.max() == 1  # the narrowest is sqrt(0.08 * 3 / 4)
 

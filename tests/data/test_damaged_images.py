@@ -33,7 +33,7 @@ DAMAGE = {
     "truncated": (truncated(), "truncated"),
     "no image": (b"not an image", "cannot identify"),
     "a bomb": (bomb(), r"3600000000 pixels\) exceeds"),
-    "missing": (None, "No such file"),
+    "missing": (None, "there is no file"),
 }
 
 

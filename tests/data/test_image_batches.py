@@ -13,6 +13,7 @@ from hf_efficient.data.balanced_sampler import BalancedSampler
 from hf_efficient.data.collators import take_batch
 from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_sets import ImageSet
+from hf_efficient.data.objects import Objects
 from hf_efficient.training.losses import soft_cross_entropy
 
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
@@ -26,8 +27,8 @@ def image_set(count: int = 40, classes: int = 5, size=(8, 8), boxes: bool = Fals
     random = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (count, 3, *size), dtype=torch.uint8, generator=random)
     labels = torch.arange(count) % classes
-    where = torch.rand(count, 4, generator=random) * 0.4 + 0.3 if boxes else None
-    return ImageSet(pixels, labels, [str(i) for i in range(classes)], where)
+    where = torch.rand(count, 4, generator=random) * 0.4 + 0.3
+    return ImageSet(pixels, Objects.one_each(labels, where, size) if boxes else labels, list("abcdefgh")[:classes])
 
 
 def same(a: dict, b: dict) -> bool:
@@ -87,7 +88,7 @@ def test_epochs_and_seeds_differ():
 
 def test_evaluation_knows_no_epoch():
     for options in ({}, {"task": "detection", "mosaic": True}):
-        batches = ImageBatches(image_set(boxes=True), **NORMAL, **options)
+        batches = ImageBatches(image_set(boxes=bool(options)), **NORMAL, **options)
         first = batches.__getitems__([0, 1, 2])["pixel_values"]
         batches.set_epoch(1)
         assert torch.equal(batches.__getitems__([0, 1, 2])["pixel_values"], first)
@@ -119,18 +120,19 @@ def test_detection():
     images = image_set(boxes=True)
     batch = ImageBatches(images, **NORMAL, task="detection").__getitems__([4, 9])
     assert [label["class_labels"].tolist() for label in batch["labels"]] == [[4], [4]]
-    assert torch.equal(batch["labels"][1]["boxes"], images.boxes[9:10])
+    assert torch.equal(batch["labels"][1]["boxes"], images.labels.boxes[9:10])
     flipping = ImageBatches(images, **NORMAL, task="detection", augmentation=Augmentation(flip=True), image_size=16)
     flips = flipping.draws().flips
     for index, label in enumerate(flipping.__getitems__(list(range(40)))["labels"]):
-        cx = images.boxes[index, 0]
+        cx = images.labels.boxes[index, 0]
         assert label["boxes"][0, 0].item() == pytest.approx((1 - cx if flips[index] else cx).item(), abs=1e-6)
     assert flips.any() and not flips.all()
 
 
 def test_objects_moved_out_of_the_image_are_gone():
     boxes = torch.tensor([[0.05, 0.5, 0.1, 0.5]]).expand(40, 4)
-    images = ImageSet(image_set().pixels, image_set().labels, list("abcde"), boxes)
+    objects = Objects.one_each(image_set().labels, boxes, (8, 8))
+    images = ImageSet(image_set().pixels, objects, list("abcde"))
     batches = ImageBatches(images, **NORMAL, task="detection", augmentation=Augmentation(crop=4))
     counts = torch.tensor([len(label["boxes"]) for label in batches.__getitems__(list(range(40)))["labels"]])
     assert torch.equal(counts == 0, batches.draws().shifts[:, 1] < 0)
@@ -142,10 +144,12 @@ def test_mosaics():
     batch = batches.__getitems__([3, 8])
     assert batch["pixel_values"].shape == (2, 3, 16, 16)
     tiles = batches.draws().mosaics[3]
-    assert tiles[0] == 3 and batch["labels"][0]["class_labels"].tolist() == images.labels[tiles].tolist()
-    plain = ImageBatches(images, **NORMAL).__getitems__(tiles.tolist())["pixel_values"]
+    assert tiles[0] == 3 and batch["labels"][0]["class_labels"].tolist() == images.labels.classes[tiles].tolist()
+    plain = ImageBatches(images, **NORMAL, task="pixels").__getitems__(tiles.tolist())["pixel_values"]
     assert torch.equal(batch["pixel_values"][0, :, 8:, :8], plain[2])
-    assert torch.allclose(batch["labels"][0]["boxes"][2, :2], (images.boxes[tiles[2], :2] + torch.tensor([0, 1])) / 2)
+    assert torch.allclose(
+        batch["labels"][0]["boxes"][2, :2], (images.labels.boxes[tiles[2], :2] + torch.tensor([0, 1])) / 2
+    )
 
 
 def test_pixels_alone():
@@ -155,8 +159,8 @@ def test_pixels_alone():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"task": "segmentation"}, "task='segmentation' must be one of classification, detection, pixels"),
-        ({"task": "detection"}, "needs images with boxes"),
+        ({"task": "poetry"}, "task='poetry' must be one of classification, detection, segmentation, pixels"),
+        ({"task": "detection"}, "task='detection' needs images with labels of kind objects, got label"),
         ({"mosaic": True}, "mosaic=True is for task='detection'"),
         ({"std": [0.2, 0.0, 0.1]}, r"std=.* must be positive"),
         ({"seed": -1}, "seed=-1 must not be negative"),

@@ -36,7 +36,7 @@ def test_what_has_no_pixels_or_too_many_bits(task):
     [
         ("image-classification", "ViTImageProcessor"),
         ("object-detection", "DetrImageProcessor"),
-        ("image-segmentation", "MobileViTImageProcessor"),
+        ("image-segmentation", "SegformerImageProcessor"),
     ],
 )
 def test_what_is_saved_is_transformers_own(task, name, tmp_path):

@@ -1,7 +1,6 @@
 """Images by name or path: what is found, what is decoded, what is cached, and what is wrong is named."""
 
 import io
-import json
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -12,67 +11,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from image_files import CLASSES, as_bytes, as_tensor, photo, write_folder, write_splits, write_table
 from PIL import Image
 
 from hf_efficient.data import image_cache
 from hf_efficient.data.folders import CACHE_FOLDER, DATA_FOLDER, cache_folder
 from hf_efficient.data.image_cache import CorruptRow
-from hf_efficient.data.image_sets import ImageSet, hold_out, load_images
+from hf_efficient.data.image_sets import ImageSet, hold_out, load_images, load_objects
 from hf_efficient.data.label_splits import rank_in_class
 
 SHARED = Path(os.environ.get(DATA_FOLDER, Path(__file__).parents[3] / "shared" / "data"))
-CLASSES = ["cat", "dog"]
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "cache"))
     return tmp_path / "cache" / "images"
-
-
-def photo(seed: int, size=(8, 8), mode="RGB") -> Image.Image:
-    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
-    return Image.fromarray(pixels).convert(mode)
-
-
-def as_bytes(image: Image.Image, format: str = "PNG") -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, format)
-    return stream.getvalue()
-
-
-def write_table(
-    file: Path, images: list, labels: list, names=CLASSES, image="image", label="label", **columns
-) -> Path:
-    """As the Hub has them: bytes in a struct, the names of classes in the metadata."""
-    images = [x if x is None or isinstance(x, bytes) else as_bytes(x) for x in images]
-    structs = [None if x is None else {"bytes": x, "path": None} for x in images]
-    table = pa.table({image: structs, label: labels, **columns})
-    if names:
-        features = {image: {"_type": "Image"}, label: {"names": names, "_type": "ClassLabel"}}
-        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-    file.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, file)
-    return file
-
-
-def write_splits(folder: Path, count: int = 8, **options) -> Path:
-    for split, start in (("train", 0), ("test", 100)):
-        images = [photo(start + i) for i in range(count)]
-        write_table(folder / f"{split}-00000-of-00001.parquet", images, [i % 2 for i in range(count)], **options)
-    return folder
-
-
-def write_folder(folder: Path, count: int = 8, size=lambda i: (8, 8)) -> Path:
-    for i in range(count):
-        file = folder / CLASSES[i % 2] / f"{i}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        photo(i, size(i)).save(file)
-    return folder
-
-
-def as_tensor(image: Image.Image) -> torch.Tensor:
-    return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
 
 
 def test_parquet(tmp_path):
@@ -82,7 +36,7 @@ def test_parquet(tmp_path):
         evaluation.pixels[3], as_tensor(photo(103))
     )
     assert train.labels.tolist() == [0, 1] * 4 and train.labels.dtype == torch.int64
-    assert train.class_names == CLASSES and train.boxes is None and train.skipped == []
+    assert train.class_names == CLASSES and train.kind == "label" and train.skipped == []
 
 
 @pytest.mark.parametrize(("image", "label"), [("img", "label"), ("image", "fine_label"), ("img", "fine_label")])
@@ -93,15 +47,25 @@ def test_columns_are_found(tmp_path, image, label):
 
 def test_other_columns_can_be_named(tmp_path):
     folder = write_splits(tmp_path / "set", image="photograph", coarse_label=[0, 0, 1, 1] * 2)
-    with pytest.raises(
-        ValueError, match="no column 'img' or 'image': its columns are photograph, label, coarse_label"
-    ):
-        load_images(folder)
-    assert load_images(folder, image_column="photograph").train.labels.tolist() == [0, 1] * 4
+    assert load_images(folder).train.labels.tolist() == [0, 1] * 4  # by its type
     coarse = load_images(folder, image_column="photograph", label_column="coarse_label").train
     assert coarse.labels.tolist() == [0, 0, 1, 1] * 2  # not what is cached for the other column
-    with pytest.raises(ValueError, match="no column 'kind'"):
-        load_images(folder, image_column="photograph", label_column="kind")
+    with pytest.raises(ValueError, match="no column 'kind': its columns are label, coarse_label; set label_column"):
+        load_images(folder, label_column="kind")
+    with pytest.raises(ValueError, match="no column 'picture': its columns are photograph, label, coarse_label"):
+        load_images(folder, image_column="picture")
+
+
+def test_columns_that_are_missing_or_ambiguous(tmp_path):
+    file = tmp_path / "bytes.parquet"
+    pq.write_table(pa.table({"photograph": [as_bytes(photo(0))] * 8, "label": [0, 1] * 4}), file)
+    with pytest.raises(ValueError, match=r"no column 'img' or 'image' or .*: its columns are photograph, label; set"):
+        load_images(file)
+    assert len(load_images(file, image_column="photograph").train) == 6
+    folder = write_splits(tmp_path / "two", names=None, category=["a", "b"] * 4)
+    with pytest.raises(ValueError, match="several columns that may be the label: label, category; set label_column"):
+        load_images(folder)
+    assert load_images(folder, label_column="category").train.class_names == ["a", "b"]
 
 
 @pytest.mark.parametrize(("labels", "names"), [([0, 2] * 4, ["0", "1", "2"]), (["dog", "cat"] * 4, ["cat", "dog"])])
@@ -273,14 +237,15 @@ def test_classes_of_the_splits_must_agree(tmp_path):
 
 def test_unknown_names_and_wrong_paths(tmp_path, monkeypatch):
     with pytest.raises(
-        ValueError, match="'imagenet': there are cifar10, cifar100, tiny-imagenet, mnist, digits, or the path"
+        ValueError,
+        match=r"'imagenet': there are cifar10, .*, bccd, camvid, digits, <owner>/<name>",
     ):
         load_images("imagenet")
-    with pytest.raises(ValueError, match="has no images: they should be named"):
+    with pytest.raises(ValueError, match="has no images that could be used: it should hold <class>"):
         load_images(tmp_path)
-    (tmp_path / "a.csv").write_text("")
-    with pytest.raises(ValueError, match=r"a.csv must be a .parquet file"):
-        load_images(tmp_path / "a.csv")
+    (tmp_path / "a.txt").write_text("")
+    with pytest.raises(ValueError, match=r"a.txt must be one of .parquet, .csv"):
+        load_images(tmp_path / "a.txt")
     write_table(tmp_path / "only" / "test.parquet", [photo(0)], [0])
     with pytest.raises(ValueError, match="no split 'train', only test"):
         load_images(tmp_path / "only")
@@ -305,14 +270,14 @@ def test_the_hub(tmp_path, monkeypatch):
     folder = write_splits(tmp_path / "set", image="img")
     loaded = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / "datasets"))
     monkeypatch.delenv(DATA_FOLDER, raising=False)
-    monkeypatch.setattr(datasets, "load_dataset", {"uoft-cs/cifar10": loaded}.__getitem__)
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, subset: {"uoft-cs/cifar10": loaded}[name])
     train, evaluation = load_images("cifar10")
     assert torch.equal(train.pixels[3], as_tensor(photo(3))) and torch.equal(
         evaluation.pixels[3], as_tensor(photo(103))
     )
     assert train.class_names == CLASSES
-    with pytest.raises(ValueError, match="cifar10 has no boxes"):
-        load_images("cifar10", boxes=True)
+    with pytest.raises(ValueError, match="no column 'objects'"):
+        load_objects("cifar10")
 
 
 def test_the_data_folder(tmp_path, monkeypatch):
@@ -321,33 +286,10 @@ def test_the_data_folder(tmp_path, monkeypatch):
     assert len(load_images("tiny-imagenet").train) == 8
 
 
-def boxed(tmp_path, *boxes) -> Path:
-    objects = [{"bbox": [list(map(float, box)) for box in some], "category": [0] * len(some)} for some in boxes]
-    images = [photo(i, (16, 8)) for i in range(len(objects))]
-    for split in ("train", "validation"):
-        write_table(tmp_path / "set" / f"{split}.parquet", images, [0] * len(images), names=None, objects=objects)
-    return tmp_path / "set"
-
-
-def test_boxes_include_their_last_pixel(tmp_path):
-    folder = boxed(tmp_path, [(0, 0, 15, 7)], [(4, 2, 4, 2)])
-    train, _ = load_images(folder, boxes=True)
-    assert train.boxes.tolist() == [[0.5, 0.5, 1, 1], [4.5 / 16, 2.5 / 8, 1 / 16, 1 / 8]]
-    assert load_images(folder).train.boxes is None
-
-
-@pytest.mark.parametrize("wrong", [[], [(0, 0, 1, 1)] * 2, [(3, 0, 2, 1)], [(0, 0, 16, 7)]])
-def test_an_image_without_one_valid_box_is_named(tmp_path, wrong):
-    folder = boxed(tmp_path, [(0, 0, 15, 7)], wrong)
-    assert len(load_images(folder).train) == 2
-    with pytest.raises(ValueError, match=r"exactly one box inside it, but 1 images .* image 1"):
-        load_images(folder, boxes=True)
-
-
 def test_decoded_once(tmp_path, monkeypatch):
     folder = write_splits(tmp_path / "set")
     first = load_images(folder).train
-    monkeypatch.setattr(image_cache, "_decode", None)
+    monkeypatch.setattr(image_cache, "decode", None)
     assert torch.equal(load_images(folder).train.pixels, first.pixels)
 
 
@@ -374,7 +316,7 @@ def test_a_damaged_cache_is_made_anew(tmp_path, cache, damage):
 
 def test_a_fault_while_decoding_leaves_nothing_behind(tmp_path, cache, monkeypatch):
     folder = write_splits(tmp_path / "set")
-    monkeypatch.setattr(image_cache.np, "save", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left")))
+    monkeypatch.setattr(np, "save", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left")))
     with pytest.raises(OSError, match=f"No space left. Set {CACHE_FOLDER} to another folder"):
         load_images(folder)
     assert [x for x in cache.iterdir() if x.is_dir()] == []
@@ -411,14 +353,20 @@ def test_tiny_imagenet(tmp_path, monkeypatch):
         (tmp_path / "tiny_imagenet").mkdir(exist_ok=True)
         pq.write_table(table, tmp_path / "tiny_imagenet" / f"{split}.parquet")
     monkeypatch.setenv(DATA_FOLDER, str(tmp_path))
-    train, evaluation = load_images("tiny-imagenet", boxes=True)
+    objects = load_objects("tiny-imagenet").evaluation.labels
+    train, evaluation = load_images("tiny-imagenet")
     assert train.pixels.shape == evaluation.pixels.shape == (200, 3, 64, 64)
     assert [Path(name).name.split("_")[0] for name in names["train"]] == [train.class_names[i] for i in train.labels]
     assert names["validation"][0].endswith("val_0.JPEG") and evaluation.class_names == train.class_names
     assert (
         evaluation.class_names[evaluation.labels[0]] == "n03444034"
     )  # val_annotations.txt: val_0 n03444034 0 32 44 62
-    assert evaluation.boxes[0].tolist() == [22.5 / 64, 47.5 / 64, 45 / 64, 31 / 64]
+    assert torch.equal(objects.classes, evaluation.labels) and objects.boxes[0].tolist() == [
+        22.5 / 64,
+        47.5 / 64,
+        45 / 64,
+        31 / 64,
+    ]
 
 
 def test_a_part_of_the_training_images_may_choose():

@@ -15,6 +15,7 @@ CASES = {
     "kerformer_vit": ("AutoModelForImageClassification", {"attention": "performer"}),
     "kerformer_text": ("AutoModelForSequenceClassification", {"attention": "performer"}),
     "mobilevit_v2": ("AutoModelForImageClassification", {"attention": "softmax", "num_attention_heads": 2}),
+    "imagesig": ("AutoModelForImageClassification", {"attention": "softmax"}),
     "compressive_performer": ("AutoModelForCausalLM", {"attention": "softmax"}),
 }
 families = pytest.mark.parametrize("family", CASES)

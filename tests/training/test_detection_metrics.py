@@ -1,5 +1,7 @@
 """IoU and average precision, computed by hand."""
 
+import importlib
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from hf_efficient.training.metrics import detection_scores, read_queries
 from hf_efficient.training.metrics.detection import match, overlaps_of
 
+KNOWN = {"map": 0.18906068, "map_50": 0.41495426, "map_small": 0.0, "map_medium": 0.04600601, "map_large": 0.36697370}
 BOX, FAR = [0, 0, 10, 10], [50, 50, 60, 60]
 
 
@@ -36,14 +39,14 @@ def test_iou():
 def test_perfect_and_hopeless():
     objects = [truth((0, BOX), (1, FAR)), truth((1, BOX))]
     perfect = detection_scores([seen((0.9, 0, BOX), (0.8, 1, FAR)), seen((0.7, 1, BOX))], objects)
-    assert perfect == {"map": 1, "map_50": 1, "found_50": 1, "iou": 1}
+    assert perfect == {"map": 1, "map_50": 1, "map_small": 1, "found_50": 1, "iou": 1}
     nothing = detection_scores([seen(), seen()], objects)
-    assert nothing == {"map": 0, "map_50": 0, "found_50": 0, "iou": 0}
+    assert nothing == {"map": 0, "map_50": 0, "map_small": 0, "found_50": 0, "iou": 0}
 
 
 def test_the_wrong_class_finds_nothing_but_overlaps():
     scores = detection_scores([seen((0.9, 1, BOX))], [truth((0, BOX))])
-    assert scores == {"map": 0, "map_50": 0, "found_50": 0, "iou": 1}
+    assert scores == {"map": 0, "map_50": 0, "map_small": 0, "found_50": 0, "iou": 1}
 
 
 @pytest.mark.parametrize(("iou", "thresholds"), [(0.49, 0), (0.5, 1), (0.72, 5), (0.96, 10)])
@@ -76,7 +79,7 @@ def test_an_object_is_found_once():
 
 def test_detections_take_the_best_object_that_is_left():
     overlaps = np.array([[0.6, 0.9], [0.7, 0.8], [0.9, 0.9]])
-    assert match(overlaps, np.array([0.5, 0.75])).tolist() == [[True, True], [True, False], [False, True]]
+    assert match(overlaps, np.array([0.5, 0.75])).tolist() == [[1, 1], [1, 0], [0, 1]]
 
 
 def test_classes_without_objects_do_not_count():
@@ -105,21 +108,61 @@ def test_queries():
     assert image["boxes"].numpy() == pytest.approx(np.array([[0, 0, 1, 1], [0.1, 0.1, 0.3, 0.3]]))
 
 
-def test_scores_are_pycocotools():
-    """Values that pycocotools 2.0.11 gives for the same boxes"""
-    random = np.random.default_rng(0)
+def scenes(images: int, objects: int, side: float, seed: int) -> tuple[list[dict], list[dict]]:
+    """Detections that are more or less right, of objects up to `side` pixels; the last image has none."""
+    random = np.random.default_rng(seed)
     predictions, references = [], []
-    for _ in range(30):
-        corners = random.random((3, 4)) * 50
-        corners[:, 2:] = corners[:, :2] + random.random((3, 2)) * 40 + 3
-        labels = random.integers(0, 4, 3)
-        references.append({"labels": labels, "boxes": corners})
-        moved = corners + random.normal(0, 2, (3, 4))
+    for index in range(images):
+        corners = random.random((objects, 4)) * 300
+        corners[:, 2:] = corners[:, :2] + random.random((objects, 2)) * side + 3
+        labels = random.integers(0, 4, objects)
+        there = random.random(objects) < (index < images - 1)
+        references.append({"labels": labels[there], "boxes": corners[there]})
+        moved = corners + random.normal(0, side / 20, (objects, 4))
         moved[:, 2:] = np.maximum(moved[:, 2:], moved[:, :2] + 0.5)
-        guessed = np.where(random.random(3) < 0.8, labels, random.integers(0, 4, 3))
-        predictions.append({"scores": random.random(3), "labels": guessed, "boxes": moved})
+        guessed = np.where(random.random(objects) < 0.8, labels, random.integers(0, 4, objects))
+        predictions.append({"scores": random.random(objects), "labels": guessed, "boxes": moved})
+    return predictions, references
+
+
+@pytest.mark.parametrize(("images", "objects", "side"), [(30, 6, 60), (20, 15, 250), (2, 500, 40)])
+def test_scores_are_pycocotools(images, objects, side):
+    COCO = pytest.importorskip("pycocotools.coco", reason="pycocotools is not installed").COCO
+    COCOeval = importlib.import_module("pycocotools.cocoeval").COCOeval
+    predictions, references = scenes(images, objects, side, seed=0)
+
+    def rows(records: list[dict]) -> list[dict]:
+        found = []
+        for image, record in enumerate(records):
+            for i, (label, box) in enumerate(zip(record["labels"], record["boxes"], strict=True)):
+                x, y, width, height = box[0], box[1], box[2] - box[0], box[3] - box[1]
+                row = {"id": len(found) + 1, "image_id": image, "category_id": int(label), "area": width * height}
+                row |= {"bbox": [x, y, width, height], "iscrowd": 0}
+                found.append(row | ({"score": record["scores"][i]} if "scores" in record else {}))
+        return found
+
+    coco = COCO()
+    coco.dataset = {
+        "images": [{"id": image} for image in range(images)],
+        "annotations": rows(references),
+        "categories": [{"id": label} for label in range(4)],
+    }
+    coco.createIndex()
+    evaluation = COCOeval(coco, coco.loadRes(rows(predictions)), "bbox")
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    names = ("map", "map_50", None, "map_small", "map_medium", "map_large")
+    expected = {name: x for name, x in zip(names, evaluation.stats, strict=False) if name and x >= 0}
     found = detection_scores(predictions, references)
-    assert found["map"] == pytest.approx(0.2762945, abs=1e-6) and found["map_50"] == pytest.approx(0.6014150, abs=1e-6)
+    assert {name: found.get(name) for name in expected} == pytest.approx(expected, abs=1e-9)
+    assert {name for name in found if name.startswith("map")} == set(expected)
+
+
+def test_scores_without_pycocotools_beside():
+    """What pycocotools 2.0.11 gave for the same boxes"""
+    found = detection_scores(*scenes(20, 15, 250, seed=0))
+    assert {name: found[name] for name in KNOWN} == pytest.approx(KNOWN, abs=1e-6)
 
 
 def test_bad_input():

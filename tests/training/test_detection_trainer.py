@@ -13,6 +13,7 @@ from hf_efficient import (
 from hf_efficient.data.collators import take_batch
 from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_sets import ImageSet
+from hf_efficient.data.objects import Objects
 from hf_efficient.training.arguments import EfficientTrainingArguments
 from hf_efficient.training.detection_trainer import (
     PADDING,
@@ -35,7 +36,7 @@ def squares(count: int, size: int = 8, seed: int = 0) -> ImageSet:
         square = pixels[i, :, row * half : (row + 1) * half, column * half : (column + 1) * half]
         square.fill_(120 + 120 * labels[i].item())
         boxes[i] = torch.tensor([0.25 + column / 2, 0.25 + row / 2, 0.5, 0.5])
-    return ImageSet(pixels, labels, ["grey", "white"], boxes)
+    return ImageSet(pixels, Objects.one_each(labels, boxes, (size, size)), ["grey", "white"])
 
 
 def detection_trainer(folder, model, size: int = 8, mosaic: bool = False, **fields) -> DetectionTrainer:
@@ -101,9 +102,9 @@ def test_packing_keeps_what_scores_need():
         {"class_labels": torch.tensor([1]), "boxes": boxes[0, 1:]},
         {"class_labels": torch.zeros(0, dtype=torch.long), "boxes": torch.zeros(0, 4)},
     ]
-    packed, truth = pack_detections(logits, boxes).expand(3, -1, -1), pack_objects(objects)
+    packed, truth = pack_detections(logits, boxes, torch.ones(1, 4)).expand(3, -1, -1), pack_objects(objects)
     assert packed.shape == (3, 2, 6) and truth.shape == (3, 2, 5)
     assert packed[0, :, 1].tolist() == [0, 1] and packed[0, 1, 2:].tolist() == [0.5, 0.5, 1, 1]
     assert (truth[1, 1] == PADDING).all() and (truth[2] == PADDING).all()
     scores = score_detections((packed[:1].numpy(), truth[:1].numpy()))
-    assert scores == pytest.approx({"map": 1.0, "map_50": 1.0, "found_50": 1.0, "iou": 1.0})
+    assert scores == pytest.approx({"map": 1.0, "map_50": 1.0, "map_small": 1.0, "found_50": 1.0, "iou": 1.0})

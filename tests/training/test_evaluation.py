@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from task_runs import MODEL, STAGES, boxed, write
+from task_runs import MODEL, STAGES, boxed, write, write_coco
+from transformers import pipeline
 
 from hf_efficient import HuggingGreenViTConfig, HuggingGreenViTForImageClassification
-from hf_efficient.data.image_sets import ImageSplits
 from hf_efficient.errors import CommandError
-from hf_efficient.training import evaluation
 from hf_efficient.training.errors import RunError
 from hf_efficient.training.evaluation import evaluate, with_labels_of
 from hf_efficient.training.tasks import object_detection, train
@@ -21,15 +20,25 @@ def here(monkeypatch, tmp_path, quickly):
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_detector_is_trained_and_evaluated(monkeypatch):
-    for module in (object_detection, evaluation):
-        monkeypatch.setattr(module, "load_images", lambda *_, **__: ImageSplits(boxed(40), boxed(12)))
-    file = write("objects", dataset={"name": "made up"}, model={"num_queries": 1})
+def test_a_detector_is_trained_and_evaluated(capsys):
+    """From COCO's files, with images of mixed sizes, with many objects, with none, and with one that is no box."""
+    for split, count in (("train", 12), ("valid", 5), ("test", 6)):
+        write_coco(Path("cells") / split, count, spoilt=split == "train")
+    file = write("objects", dataset={"name": "cells", "skip_corrupt": True}, model={"num_queries": 12})
     results = object_detection.main([file])
-    again = evaluate("results/objects", batch_size=5)
-    assert again["task"] == "object-detection" and again["samples"] == 12
-    for name in ("map", "iou"):
-        assert again["metrics"][name] == pytest.approx(results["metrics"][f"eval_{name}"], abs=1e-6)
+    assert results["train_samples"] == 12 and results["skipped"]["count"] == 1
+    assert (
+        "has no area" in results["skipped"]["first"][0]
+        and "1 images or objects are left out" in capsys.readouterr().out
+    )
+    assert "1 images or objects were left out" in Path("results/objects/README.md").read_text()
+    for split, prefix, samples in (("validation", "eval", 5), ("test", "test", 6)):
+        again = evaluate("results/objects", batch_size=5, split=split)
+        assert again["task"] == "object-detection" and again["samples"] == samples
+        for name in ("map", "iou"):
+            assert again["metrics"][name] == pytest.approx(results["metrics"][f"{prefix}_{name}"], abs=1e-6)
+    detector = pipeline("object-detection", model="results/objects", threshold=0.0)
+    assert len(detector(str(Path("cells/test/images/3.png").resolve()))) == 12
 
 
 def test_a_classifier_is_evaluated_as_it_was_in_training(capsys):
@@ -56,7 +65,7 @@ def test_labels_are_numbered_as_the_model_does():
     fields = {**MODEL, "id2label": {0: "dog", 1: "cat"}, "label2id": {"dog": 0, "cat": 1}}
     fields.pop("model_type")
     model = HuggingGreenViTForImageClassification(HuggingGreenViTConfig(**fields))
-    assert with_labels_of(model, boxed(4)).labels.tolist() == [1, 0, 1, 0]
+    assert with_labels_of(model, boxed(4)).labels.classes.tolist() == [1, 0, 1, 0]
     model.config.id2label = {0: "dog", 1: "fox"}
     with pytest.raises(RunError, match="does not know 1 of the dataset's classes, as 'cat'"):
         with_labels_of(model, boxed(4))

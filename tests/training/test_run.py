@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from hf_efficient.data.augmentation import Augmentation
-from hf_efficient.data.image_sets import load_images
+from hf_efficient.data.image_sets import ImageOptions
 from hf_efficient.training.arguments import EfficientTrainingArguments
 from hf_efficient.training.build_model import build_config
 from hf_efficient.training.errors import RunError
@@ -16,7 +16,7 @@ from hf_efficient.training.run_keys import keys_of
 from hf_efficient.training.run_values import read_yaml
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
-SECTIONS = {"dataset": load_images, "augmentation": Augmentation}
+SECTIONS = {"dataset": ImageOptions, "augmentation": Augmentation}
 RUN = {
     "dataset": "digits",
     "model": {"model_type": "hugginggreen_vit", "hidden_size": 32, "num_attention_heads": 2, "image_size": 32},
@@ -192,7 +192,7 @@ def test_no_is_a_word(load):
 
 
 def test_keys_come_from_signatures_and_docstrings():
-    keys = keys_of(load_images)
+    keys = keys_of(ImageOptions)
     assert keys["limit"].default is None and "at most so many images" in keys["limit"].help
     assert keys["image_column"].help == keys["label_column"].help != ""
     training = keys_of(EfficientTrainingArguments)

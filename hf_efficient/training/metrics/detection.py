@@ -3,12 +3,16 @@
     map_50    mean over classes of the average precision, a detection being right if it overlaps an object of its
               class, not yet found, with IoU of at least 0.5
     map       the same, mean over IoU of at least 0.50, 0.55, ..., 0.95
+    map_small, map_medium, map_large   map of objects of less than 32² pixels, up to 96², and more; boxes must be in
+              pixels for it. A size that no object has is left out
     found_50  the share of objects found, with the right class and IoU of at least 0.5
     iou       mean over objects of the IoU with the best detection of any class
 
 Average precision is COCO's: the highest precision at each of 101 recalls or beyond, of at most 100 detections per
-image. The last two look at as many of an image's detections, the most confident, as it has objects: they are for
-images of few objects, such as the one of Tiny ImageNet.
+image and class. Objects of another size than the one that is looked at are neither asked for nor false alarms, and nor
+are detections of another size that find nothing; pycocotools gives the same figures. The last two look at as many of
+an image's detections, the most confident, as it has objects: they are for images of few objects, such as the one of
+Tiny ImageNet.
 """
 
 from collections.abc import Sequence
@@ -22,6 +26,8 @@ from transformers.loss.loss_for_object_detection import box_iou
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0, 1, 101)
 MOST_DETECTIONS = 100
+ALL = (0, np.inf)
+SIZES = {"small": (0, 32**2), "medium": (32**2, 96**2), "large": (96**2, np.inf)}  # pixels, both ends inclusive
 
 
 def detection_scores(predictions: Sequence[dict], references: Sequence[dict]) -> dict[str, float]:
@@ -34,14 +40,15 @@ def detection_scores(predictions: Sequence[dict], references: Sequence[dict]) ->
         raise ValueError(f"there are predictions for {len(predictions)} images and references for {len(references)}.")
     detections = [_by_confidence(prediction) for prediction in predictions]
     objects = [_arrays(reference, ("labels",)) for reference in references]
-    labels = np.concatenate([np.zeros(0, np.int64), *(truth["labels"] for truth in objects)])
-    if not len(labels):
+    if not sum(len(truth["labels"]) for truth in objects):
         raise ValueError("references has no objects: there is nothing to score.")
-    averages = _average_precisions(detections, objects, labels)  # (classes, thresholds)
+    averages = _average_precisions(detections, objects, ALL)  # (classes, thresholds)
     found, overlaps = np.concatenate([_most_confident(*pair) for pair in zip(detections, objects, strict=True)]).T
+    by_size = {f"map_{name}": _average_precisions(detections, objects, area) for name, area in SIZES.items()}
     return {
         "map": float(averages.mean()),
         "map_50": float(averages[:, 0].mean()),
+        **{name: float(found.mean()) for name, found in by_size.items() if len(found)},
         "found_50": float(found.mean()),
         "iou": float(overlaps.mean()),
     }
@@ -65,46 +72,61 @@ def overlaps_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return box_iou(torch.from_numpy(a), torch.from_numpy(b))[0].nan_to_num(0).numpy()
 
 
-def match(overlaps: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Which detections, the most confident first, find an object that none before found: (detections, thresholds).
+def match(overlaps: np.ndarray, thresholds: np.ndarray, wanted: np.ndarray | None = None) -> np.ndarray:
+    """What detections, the most confident first, find: 1 an object that none before found, -1 one that is not wanted,
+    0 nothing; (detections, thresholds).
 
     Args:
         overlaps: IoU (detections, objects)
+        wanted: (objects,), by default all; one that is not is found only by what finds none that is.
     """
-    hits = np.zeros((len(overlaps), len(thresholds)), bool)
+    hits = np.zeros((len(overlaps), len(thresholds)), np.int8)
+    wanted = np.ones(overlaps.shape[1], bool) if wanted is None else wanted
+    if not overlaps.shape[1]:
+        return hits
     free = np.ones((len(thresholds), overlaps.shape[1]), bool)
     each = np.arange(len(thresholds))
     for index, overlap in enumerate(overlaps):
-        left = np.where(free, overlap, -1.0)
-        best = left.argmax(1)
-        hits[index] = left[each, best] >= thresholds
-        free[each, best] &= ~hits[index]
+        close = np.where(free & (overlap >= thresholds[:, None]), overlap + wanted, -1.0)  # those wanted come first
+        best = close.argmax(1)
+        found = close[each, best] >= 0
+        hits[index] = np.where(found, np.where(wanted[best], 1, -1), 0)
+        free[each, best] &= ~found
     return hits
 
 
-def _average_precisions(detections: list[dict], objects: list[dict], labels: np.ndarray) -> np.ndarray:
-    """(classes, thresholds), of the classes that `labels` of the objects has"""
-    hits = [np.zeros((len(seen["labels"]), len(THRESHOLDS)), bool) for seen in detections]
-    for hit, seen, truth in zip(hits, detections, objects, strict=True):
-        for label in np.intersect1d(truth["labels"], seen["labels"]):
-            rows = seen["labels"] == label
-            hit[rows] = match(overlaps_of(seen["boxes"][rows], truth["boxes"][truth["labels"] == label]), THRESHOLDS)
-    scores = np.concatenate([seen["scores"] for seen in detections])
-    detected = np.concatenate([seen["labels"] for seen in detections])
-    hits = np.concatenate(hits)
-    order = np.argsort(-scores, kind="stable")
-    detected, hits = detected[order], hits[order]
+def _average_precisions(detections: list[dict], objects: list[dict], area: tuple[float, float]) -> np.ndarray:
+    """(classes, thresholds), of the classes that objects of this area have"""
+    wanted = [_within(truth["boxes"], area) for truth in objects]
+    labels = np.concatenate([truth["labels"][rows] for truth, rows in zip(objects, wanted, strict=True)])
     classes, counts = np.unique(labels, return_counts=True)
-    return np.stack(
-        [_average_precision(hits[detected == label], count) for label, count in zip(classes, counts, strict=True)]
-    )
+    found = {label: [] for label in classes}
+    for seen, truth, asked in zip(detections, objects, wanted, strict=True):
+        sized = _within(seen["boxes"], area)
+        for label in np.intersect1d(classes, seen["labels"]):
+            rows = np.flatnonzero(seen["labels"] == label)[:MOST_DETECTIONS]
+            there = truth["labels"] == label
+            hits = match(overlaps_of(seen["boxes"][rows], truth["boxes"][there]), THRESHOLDS, asked[there])
+            hits[(hits == 0) & ~sized[rows, None]] = -1
+            found[label].append((seen["scores"][rows], hits))
+    averages = [_average_precision(found[label], count) for label, count in zip(classes, counts, strict=True)]
+    return np.array(averages).reshape(-1, len(THRESHOLDS))
 
 
-def _average_precision(hits: np.ndarray, count: int) -> np.ndarray:
-    """Hits (detections, thresholds) of a class that has `count` objects -> (thresholds,)"""
-    found = hits.cumsum(0)
-    recall = found / count
-    precision = found / np.arange(1, len(hits) + 1)[:, None]
+def _within(boxes: np.ndarray, area: tuple[float, float]) -> np.ndarray:
+    sizes = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    return (area[0] <= sizes) & (sizes <= area[1])
+
+
+def _average_precision(found: list[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarray:
+    """Scores and hits (see `match`) in the images, of a class that has `count` objects -> (thresholds,)"""
+    if not found:
+        return np.zeros(len(THRESHOLDS))
+    scores, hits = (np.concatenate(part) for part in zip(*found, strict=True))
+    hits = hits[np.argsort(-scores, kind="stable")]
+    right, wrong = (hits == 1).cumsum(0), (hits == 0).cumsum(0)
+    recall = right / count
+    precision = right / np.maximum(right + wrong, 1)
     best_from_here = np.maximum.accumulate(precision[::-1])[::-1]
     with_end = np.concatenate([best_from_here, np.zeros((1, hits.shape[1]))])  # recalls never reached count 0
     places = [np.searchsorted(recall[:, t], RECALLS) for t in range(hits.shape[1])]
@@ -116,14 +138,14 @@ def _most_confident(seen: dict, truth: dict) -> np.ndarray:
     count = len(truth["labels"])
     overlaps = overlaps_of(seen["boxes"][:count], truth["boxes"])
     same = seen["labels"][:count, None] == truth["labels"]
-    hits = match(np.where(same, overlaps, 0.0), THRESHOLDS[:1]).sum()
+    hits = (match(np.where(same, overlaps, 0.0), THRESHOLDS[:1]) == 1).sum()
     found = np.arange(count) < hits  # how many is all that is asked
     return np.stack([found, overlaps.max(0, initial=0.0)], 1)
 
 
 def _by_confidence(prediction: dict) -> dict[str, np.ndarray]:
     arrays = _arrays(prediction, ("scores", "labels"))
-    order = np.argsort(-arrays["scores"], kind="stable")[:MOST_DETECTIONS]
+    order = np.argsort(-arrays["scores"], kind="stable")
     return {name: value[order] for name, value in arrays.items()}
 
 

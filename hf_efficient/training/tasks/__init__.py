@@ -12,12 +12,20 @@ from ..errors import RunError
 from ..run import Run
 from ..run_file import read_file
 from ..trainer import EfficientTrainer
-from . import image_classification, image_pretraining, language_modelling, object_detection, text_classification
+from . import (
+    image_classification,
+    image_pretraining,
+    image_segmentation,
+    language_modelling,
+    object_detection,
+    text_classification,
+)
 
 # From the words of a command line to what results.json holds, ...
 TASKS: dict[str, Callable[[list[str]], dict]] = {
     image_classification.TASK: image_classification.main,
     object_detection.TASK: object_detection.main,
+    image_segmentation.TASK: image_segmentation.main,
     language_modelling.TASK: language_modelling.main,
     text_classification.TASK: text_classification.main,
     image_pretraining.MASKED: image_pretraining.train_masked,
@@ -27,6 +35,7 @@ TASKS: dict[str, Callable[[list[str]], dict]] = {
 PREPARATIONS: dict[str, Callable[[list[str]], tuple[EfficientTrainer, Run]]] = {
     image_classification.TASK: image_classification.prepare,
     object_detection.TASK: object_detection.prepare,
+    image_segmentation.TASK: image_segmentation.prepare,
     language_modelling.TASK: language_modelling.prepare,
     text_classification.TASK: text_classification.prepare,
     image_pretraining.MASKED: image_pretraining.prepare_masked,

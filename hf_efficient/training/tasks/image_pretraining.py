@@ -15,7 +15,7 @@ from hf_efficient import image_processor_for
 from ...data.augmentation import Augmentation
 from ...data.collators import take_batch
 from ...data.image_batches import ImageBatches
-from ...data.image_sets import ImageSplits, load_images
+from ...data.image_sets import ImageOptions, ImageSplits
 from ..build_model import build_model
 from ..errors import RunError
 from ..image_stages import (
@@ -29,10 +29,10 @@ from ..image_stages import (
 from ..launch import train_and_report
 from ..run import Run, load_run
 from ..trainer import EfficientTrainer
-from .image_classification import load_splits, pixel_statistics
+from .images import load_splits, pixel_statistics
 
 MASKED, CONTRASTIVE = "masked-image-modeling", "contrastive-learning"
-SECTIONS = {"dataset": load_images, "augmentation": Augmentation}
+SECTIONS = {"dataset": ImageOptions, "augmentation": Augmentation}
 
 
 def train_masked(argv: list[str] | None = None) -> dict:

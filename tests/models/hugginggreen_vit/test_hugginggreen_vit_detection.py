@@ -15,6 +15,7 @@ from transformers.loss.loss_for_object_detection import ForObjectDetectionLoss
 
 from hf_efficient import HuggingGreenViTConfig, HuggingGreenViTForObjectDetection
 from hf_efficient.data.mosaics import mosaic
+from hf_efficient.data.objects import Objects
 
 SIZES = {
     "image_size": 32,
@@ -42,6 +43,11 @@ def scenes(count: int, size: int = 32) -> tuple[torch.Tensor, list[dict]]:
         box = [(x + 4) / size, (y + 4) / size, 8 / size, 8 / size]
         labels.append({"class_labels": torch.tensor([int(digits.target[i])]), "boxes": torch.tensor([box])})
     return images * 2 - 1, labels
+
+
+def as_objects(images: torch.Tensor, labels: list[dict]) -> tuple[torch.Tensor, Objects]:
+    classes, boxes = (torch.cat([label[key] for label in labels]) for key in ("class_labels", "boxes"))
+    return images, Objects.one_each(classes, boxes, images.shape[2:])
 
 
 def train(model, images, labels, steps):
@@ -99,7 +105,8 @@ def test_one_object_is_learned():
 
 
 def test_several_objects_are_learned_from_mosaics():
-    images, labels = mosaic(*scenes(16, size=16))
+    images, objects = mosaic(*as_objects(*scenes(16, size=16)))
+    labels = objects.as_labels()
     assert images.shape == (4, 3, 32, 32)
     model = train(detector(num_queries=8, prob=0.3), images, labels, 150)
     assert found(model, images, labels) >= 0.9
@@ -107,7 +114,9 @@ def test_several_objects_are_learned_from_mosaics():
 
 def test_mosaic_puts_boxes_where_the_objects_are():
     images, labels = scenes(8, size=16)
-    squares, joined = mosaic(images, labels)
+    _, objects = as_objects(images, labels)
+    squares, joined = mosaic(images, objects)
+    joined = joined.as_labels()
     assert squares.shape == (2, 3, 32, 32) and [len(x["boxes"]) for x in joined] == [4, 4]
     assert torch.equal(squares[1, :, :16, 16:], images[5]) and torch.equal(squares[1, :, 16:, :16], images[6])
     for square, label, first in zip(squares, joined, (0, 4), strict=True):
@@ -118,9 +127,9 @@ def test_mosaic_puts_boxes_where_the_objects_are():
             crop = square[:, int(cy - 4) : int(cy + 4), int(cx - 4) : int(cx + 4)]
             assert torch.equal(crop, torch.tensor(load_digits().images[first + i] / 8 - 1).expand(3, 8, 8).float())
     with pytest.raises(ValueError, match=r"images must be \(4·B, C, H, W\)"):
-        mosaic(images[:5], labels[:5])
-    with pytest.raises(ValueError, match="labels must have one entry per image: 8, got 7"):
-        mosaic(images, labels[:7])
+        mosaic(images[:5], objects)
+    with pytest.raises(ValueError, match="objects of 7 images, and 8 images"):
+        mosaic(images, objects[torch.arange(7)])
 
 
 def test_images_without_objects():

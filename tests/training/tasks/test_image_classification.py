@@ -20,7 +20,8 @@ from hf_efficient.data.image_sets import load_images
 from hf_efficient.training.checkpoints import list_checkpoints
 from hf_efficient.training.errors import RunError
 from hf_efficient.training.run import load_run
-from hf_efficient.training.tasks.image_classification import build_trainer, main, pixel_statistics
+from hf_efficient.training.tasks.image_classification import build_trainer, main
+from hf_efficient.training.tasks.images import pixel_statistics
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts" / "train_image_classifier.py"
