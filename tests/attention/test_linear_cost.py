@@ -2,20 +2,9 @@
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from largest_tensor import LargestTensor
 
 from hf_efficient.attention import build_attention
-
-
-class LargestTensor(TorchDispatchMode):
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for x in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(x, torch.Tensor):
-                self.numel = max(self.numel, x.numel())
-        return result
 
 
 def largest(attention, length, key_mask):

@@ -1,7 +1,7 @@
 import pytest
 import torch
+from largest_tensor import LargestTensor
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_efficient.attention import build_attention, get_attention, list_attentions
 from hf_efficient.layers import AttentionSparsity, attach_sparsity
@@ -25,17 +25,6 @@ class Fixed(nn.Module):
 
     def weights(self, q, k, key_mask=None, position_ids=None, rows=None):
         return self.full[:, :, rows]
-
-
-class LargestTensor(TorchDispatchMode):
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for x in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(x, torch.Tensor):
-                self.numel = max(self.numel, x.numel())
-        return result
 
 
 def value(kind, weights, num_rows=32, **where):

@@ -16,10 +16,8 @@ from hf_efficient.training.tasks import object_detection, train
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch, tmp_path):
+def here(monkeypatch, tmp_path, quickly):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hf_efficient.training.trainer.draw_curves", lambda *_: None)
-    monkeypatch.setattr("hf_efficient.training.checkpoints.force_to_disk", lambda _: None)
 
 
 def test_a_detector_is_trained_and_evaluated(capsys):

@@ -206,6 +206,12 @@ def test_resume_is_bit_identical(tmp_path, options):
     assert list(expected["memory"]) == [0, 2]
 
 
+FEWEST_BITS = {
+    **{"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "metric_for_best_model": "bits_per_byte"},
+    **{"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"factor": 0.5, "patience": 1}},
+}
+
+
 def overfit(folder, *callbacks):
     """A run on noise, which can be learnt by heart and helps with no other text."""
     random = np.random.default_rng(0)
@@ -216,12 +222,7 @@ def overfit(folder, *callbacks):
         train=TextStreams(noise, 8, 4),
         max_steps=60,
         learning_rate=0.02,
-        eval_strategy="steps",
-        eval_steps=2,
-        save_strategy="steps",
-        metric_for_best_model="bits_per_byte",
-        lr_scheduler_type="reduce_lr_on_plateau",
-        lr_scheduler_kwargs={"factor": 0.5, "patience": 1},
+        **FEWEST_BITS,
         early_stopping_patience=5,
     )
     trainer.train(resume_from_checkpoint=True)
@@ -290,16 +291,7 @@ def test_evaluation_during_training_changes_nothing(tmp_path):
 
 
 def test_the_best_is_the_one_with_fewest_bits(tmp_path):
-    trainer = make(
-        tmp_path,
-        max_steps=6,
-        eval_strategy="steps",
-        eval_steps=2,
-        save_strategy="steps",
-        metric_for_best_model="bits_per_byte",
-        lr_scheduler_type="reduce_lr_on_plateau",
-        lr_scheduler_kwargs={"factor": 0.5, "patience": 1},
-    )
+    trainer = make(tmp_path, max_steps=6, **FEWEST_BITS)
     trainer.train()
     assert trainer.state.best_metric == min(losses(trainer, "eval_bits_per_byte"))
 

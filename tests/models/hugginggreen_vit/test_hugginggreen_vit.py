@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from families import SMALL
 from sklearn.datasets import load_digits
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import ViTConfig, ViTForImageClassification
@@ -12,14 +13,7 @@ from hf_efficient import HuggingGreenViTConfig, HuggingGreenViTForImageClassific
 from hf_efficient.attention import get_attention, list_attentions
 from hf_efficient.layers import HeadRouter
 
-SIZES = {
-    "image_size": 32,
-    "patch_size": 8,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-}
+SIZES = {**SMALL, "num_attention_heads": 4}
 PIXELS = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 LABELS = torch.tensor([0, 3, 4])
 ALWAYS = {"prob": 1.0, "prob_schedule": "constant"}

@@ -2,17 +2,11 @@
 
 import pytest
 import torch
+from families import SMALL
 
 from hf_efficient import HuggingGreenViTConfig, HuggingGreenViTForMaskedImageModeling
 
-SIZES = {
-    "image_size": 32,
-    "patch_size": 8,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-}
+SIZES = {**SMALL, "num_attention_heads": 4}
 PIXELS = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 ALWAYS = {"prob": 1.0, "prob_schedule": "constant"}
 

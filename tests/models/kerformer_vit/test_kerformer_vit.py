@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from families import SMALL
 from safetensors import safe_open
 from sklearn.datasets import load_digits
 from transformers import ViTConfig, ViTForImageClassification, ViTForMaskedImageModeling, ViTModel
@@ -18,20 +19,12 @@ from hf_efficient.attention import convert_attention, list_attentions
 from hf_efficient.attention.position_table import resample_positions
 from hf_efficient.models.kerformer_vit.configuration_kerformer_vit import PRESETS
 
-SIZES = {
-    "image_size": 32,
-    "patch_size": 8,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 48,
-}
 PIXELS = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 GRID_MECHANISMS = list_attentions(needs_grid=True)
 
 
 def config(**fields):
-    return KerformerViTConfig(**{**SIZES, "num_labels": 5, **fields})
+    return KerformerViTConfig(**{**SMALL, "num_labels": 5, **fields})
 
 
 def stir(model, scale=0.05):
@@ -78,7 +71,7 @@ def test_an_unknown_preset_is_named():
     ids=lambda cls: cls.__name__,
 )
 def test_a_vit_checkpoint_loads_to_equal_outputs(theirs, ours, tmp_path):
-    vit = stir(theirs(ViTConfig(**SIZES, encoder_stride=8, num_labels=5))).eval()
+    vit = stir(theirs(ViTConfig(**SMALL, encoder_stride=8, num_labels=5))).eval()
     vit.save_pretrained(tmp_path)
     model, info = ours.from_pretrained(tmp_path, attention="softmax", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
@@ -89,11 +82,11 @@ def test_a_vit_checkpoint_loads_to_equal_outputs(theirs, ours, tmp_path):
     assert theirs_out.keys() == ours_out.keys()
     for key, expected in theirs_out.items():
         torch.testing.assert_close(ours_out[key], expected, atol=1e-5, rtol=1e-5, msg=key)
-    assert len(ours_out.hidden_states) == SIZES["num_hidden_layers"] + 1
+    assert len(ours_out.hidden_states) == SMALL["num_hidden_layers"] + 1
 
 
 def test_what_was_loaded_from_a_vit_is_saved_under_our_names(tmp_path):
-    ViTForImageClassification(ViTConfig(**SIZES)).save_pretrained(tmp_path / "vit")
+    ViTForImageClassification(ViTConfig(**SMALL)).save_pretrained(tmp_path / "vit")
     model = KerformerViTForImageClassification.from_pretrained(tmp_path / "vit", attention="softmax")
     model.save_pretrained(tmp_path / "ours")
     with safe_open(tmp_path / "ours" / "model.safetensors", "pt") as file:
@@ -101,7 +94,7 @@ def test_what_was_loaded_from_a_vit_is_saved_under_our_names(tmp_path):
 
 
 def test_only_se_k_is_new_beside_a_vit(tmp_path):
-    ViTForImageClassification(ViTConfig(**SIZES)).save_pretrained(tmp_path)
+    ViTForImageClassification(ViTConfig(**SMALL)).save_pretrained(tmp_path)
     model, info = KerformerViTForImageClassification.from_pretrained(tmp_path, output_loading_info=True)
     assert info["missing_keys"] and all(".attention.se_k." in key for key in info["missing_keys"])
     assert not info["unexpected_keys"]
@@ -111,7 +104,7 @@ def test_only_se_k_is_new_beside_a_vit(tmp_path):
 
 @pytest.mark.parametrize("size", [(32, 32), (48, 48), (40, 24)])
 def test_interpolated_positions_equal_transformers(size, tmp_path):
-    vit = stir(ViTForImageClassification(ViTConfig(**SIZES, num_labels=5))).eval()
+    vit = stir(ViTForImageClassification(ViTConfig(**SMALL, num_labels=5))).eval()
     vit.save_pretrained(tmp_path)
     model = KerformerViTForImageClassification.from_pretrained(tmp_path, attention="softmax")
     pixels = torch.randn(2, 3, *size)
@@ -240,7 +233,7 @@ def test_it_learns_32_digits_by_heart():
     digits = load_digits()
     pixels = torch.tensor(digits.images[:32] / 8 - 1, dtype=torch.float32).unsqueeze(1)
     labels = torch.tensor(digits.target[:32])
-    tiny = KerformerViTConfig(**{**SIZES, "image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels": 10})
+    tiny = KerformerViTConfig(**{**SMALL, "image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels": 10})
     model = KerformerViTForImageClassification(tiny)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(200):

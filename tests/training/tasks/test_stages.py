@@ -19,10 +19,8 @@ CONTRAST = "contrastive-learning"
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch, tmp_path):
+def here(monkeypatch, tmp_path, quickly):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hf_efficient.training.trainer.draw_curves", lambda *_: None)
-    monkeypatch.setattr("hf_efficient.training.checkpoints.force_to_disk", lambda _: None)
 
 
 def test_three_stages_are_one_command(capsys):

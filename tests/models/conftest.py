@@ -1,0 +1,1 @@
+"""Puts this folder on the path: the tests of each family use `families` too."""
