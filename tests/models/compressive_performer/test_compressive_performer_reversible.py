@@ -93,6 +93,17 @@ def test_frozen_weights_stay_without_gradients(monkeypatch):
     assert_close(recomputed, kept, atol=1e-10, rtol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out")
+def test_adapters(monkeypatch):
+    peft = pytest.importorskip("peft", reason="pip install hf-efficient[interop]")
+    lora = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    recomputed, kept = both_ways(
+        monkeypatch, prepare=lambda model: torch.manual_seed(3) and peft.get_peft_model(model, lora).double().train()
+    )
+    assert recomputed[1] and all("lora" in name for name in recomputed[1])
+    assert_close(recomputed, kept, atol=1e-10, rtol=1e-8)
+
+
 def saved_bytes(**fields):
     """What autograd keeps of a step for its backward pass."""
     model, ids, sizes = make(torch.float32, **fields).train(), text(2, 16), {}
