@@ -1,8 +1,7 @@
 """A pretrained text encoder, converted to other attention, distilled or not, and fine-tuned: what is left of it?
 
 Every run starts from the same weights and sees the same phrases in the same order. Distilling comes first, without
-labels, on one to four of them joined: SST-2 trains on phrases and validates on whole sentences, and a layer that was
-distilled on short texts only is not brought back for long ones.
+labels, on one to four of them joined: SST-2 trains on phrases and validates on whole sentences, which are longer.
 """
 
 import copy
