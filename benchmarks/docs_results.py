@@ -61,7 +61,9 @@ def comparison(docs: Path, file: Path) -> str:
         rows.append([*cells, f"{found['seconds']:.0f}", "?" if joules is None else f"{joules:,.0f}"])
     header = ["run", metric, "each seed", f"over `{first}`", "steps", "s", "J"]
     note = "; ".join(f"`{command}`" for command in record["commands"]) + f". [All figures]({name})."
-    return f"### {file.stem.replace('_', ' ')}, {record['budget']}\n\n{markdown_table(header, rows)}\n\n{note}"
+    title, curves = file.stem.replace("_", " "), file.with_suffix(".png")
+    picture = f"![Validation over time]({curves.relative_to(docs).as_posix()})\n\n" if curves.is_file() else ""
+    return f"### {title}, {record['budget']}\n\n{markdown_table(header, rows)}\n\n{picture}{note}"
 
 
 def over(pair: dict, factor: float, form: str) -> str:

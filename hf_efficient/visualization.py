@@ -11,15 +11,18 @@ import colorsys
 from collections.abc import Sequence
 
 import torch
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor, nn
 
-BACKGROUND = (255, 255, 255)
+BACKGROUND, DROPPED = (255, 255, 255), (40, 44, 60)
 SCALE = {"black": (12, 8, 60), "mid": (214, 60, 90), "white": (255, 244, 170)}  # dark blue, red, light yellow
 
 
 def draw_kept_patches(image: Image.Image, patch_indices: Tensor, grid: tuple[int, int]) -> Image.Image:
-    """The image with all patches but those in `patch_indices` (k,), counted row by row, faded out."""
+    """The image with all patches but those in `patch_indices` (k,), counted row by row, darkened.
+
+    Dark and without colour: faded to white, dropped patches of a white ground would look like kept ones.
+    """
     rows, columns = grid
     kept = torch.zeros(rows * columns, dtype=torch.uint8)
     if patch_indices.numel() and not 0 <= int(patch_indices.min()) <= int(patch_indices.max()) < rows * columns:
@@ -27,8 +30,8 @@ def draw_kept_patches(image: Image.Image, patch_indices: Tensor, grid: tuple[int
     kept[patch_indices.cpu()] = 255
     mask = Image.fromarray(kept.view(rows, columns).numpy()).resize(image.size, Image.Resampling.NEAREST)
     image = image.convert("RGB")
-    faded = Image.blend(image.convert("L").convert("RGB"), Image.new("RGB", image.size, BACKGROUND), 0.85)
-    return Image.composite(image, faded, mask)
+    dark = Image.blend(image.convert("L").convert("RGB"), Image.new("RGB", image.size, DROPPED), 0.75)
+    return Image.composite(image, dark, mask)
 
 
 def draw_heat(image: Image.Image, heat: Tensor, opacity: float = 0.6) -> Image.Image:
@@ -136,15 +139,16 @@ def draw_context_scores(model: nn.Module, pixel_values: Tensor, image: Image.Ima
 
 def contact_sheet(rows: list[tuple[str, list[Image.Image]]], titles: list[str], cell: int = 192) -> Image.Image:
     """Rows of pictures with their names, under column titles."""
-    margin, header = 96, 24
+    font = ImageFont.load_default(20)  # still read where a page shows the sheet at half its size
+    margin, header = 8 + max(round(font.getlength(name)) for name, _ in rows), 32
     columns = max(len(pictures) for _, pictures in rows)
     sheet = Image.new("RGB", (margin + columns * (cell + 4), header + len(rows) * (cell + 4)), BACKGROUND)
     draw = ImageDraw.Draw(sheet)
     for column, title in enumerate(titles):
-        draw.text((margin + column * (cell + 4), 6), title, fill="black")
+        draw.text((margin + column * (cell + 4), 4), title, font=font, fill="black")
     for row, (name, pictures) in enumerate(rows):
         top = header + row * (cell + 4)
-        draw.text((4, top + cell // 2), name, fill="black")
+        draw.text((4, top + cell // 2), name, font=font, fill="black", anchor="lm")
         for column, picture in enumerate(pictures):
             fitted = ImageOps.contain(picture, (cell, cell))
             sheet.paste(fitted, (margin + column * (cell + 4), top))

@@ -27,14 +27,20 @@ SIZES = {
 }
 
 
-def test_kept_patches_keep_their_pixels_and_others_fade():
+def test_kept_patches_keep_their_pixels_and_others_darken():
     pixels = np.asarray(draw_kept_patches(RED, torch.tensor([1, 6]), (2, 4)))
     kept = (pixels == (200, 0, 0)).all(-1)
     expected = np.zeros((20, 40), dtype=bool)
     expected[:10, 10:20] = True  # patch 1: first row, second column
     expected[10:, 20:30] = True  # patch 6: second row, third column
     assert np.array_equal(kept, expected)
-    assert pixels[~kept].min() > 200
+    assert pixels[~kept].max() < 120
+
+
+@pytest.mark.parametrize("ground", ["white", "black"])
+def test_kept_and_dropped_patches_differ_on_any_ground(ground):
+    pixels = np.asarray(draw_kept_patches(Image.new("RGB", (40, 20), ground), torch.tensor([1]), (2, 4))).astype(int)
+    assert abs(pixels[5, 15] - pixels[5, 5]).max() > 40
 
 
 def test_kept_patches_must_exist():

@@ -4,6 +4,7 @@ The file goes where the figures are published, and a comparison goes on with it 
 fixed in it, and what has a score is not run again.
 """
 
+import csv
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
@@ -12,6 +13,7 @@ from pathlib import Path
 from ..training.budget import Budget
 from ..training.checkpoints import replace_file
 from ..training.configs import FOLDER
+from ..training.history import FILE as HISTORY
 from .repetitions import RESULTS, ExperimentError, Repetition, Variant
 from .statistics import compare_all, summarize
 
@@ -43,6 +45,7 @@ class Arm:
         config_sha256: of the config's content: another content is another run.
         pace, steps: fixed by the rehearsal.
         scores: by seed.
+        curves: by seed, what validation said meanwhile: (step, metric).
     """
 
     settings: list[str]
@@ -50,6 +53,7 @@ class Arm:
     pace: Pace | None = None
     steps: int = 0
     scores: dict[int, float] = field(default_factory=dict)
+    curves: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, variant: Variant, common: list[str]) -> "Arm":
@@ -65,9 +69,9 @@ class Arm:
 
     @classmethod
     def from_json(cls, found: dict) -> "Arm":
-        arm = cls(**{each.name: found[each.name] for each in fields(cls)})
-        arm.pace = Pace(**arm.pace)
-        arm.scores = {int(seed): value for seed, value in arm.scores.items()}
+        arm = cls(**{each.name: found[each.name] for each in fields(cls) if each.name != "curves"})
+        arm.pace, arm.curves = Pace(**arm.pace), found.get("curves", {})  # the first records had none
+        arm.scores, arm.curves = ({int(seed): x for seed, x in by.items()} for by in (arm.scores, arm.curves))
         return arm
 
 
@@ -114,8 +118,9 @@ class Record:
     def add_score(self, repetition: Repetition, metric: str, value: float) -> None:
         if self.metric not in ("", metric):
             raise ExperimentError(f"runs are judged by {self.metric} and by {metric}: they can't be compared.")
-        self.metric = metric
-        self.arms[repetition.variant.name].scores[repetition.seed] = value
+        self.metric, arm = metric, self.arms[repetition.variant.name]
+        arm.scores[repetition.seed] = value
+        arm.curves[repetition.seed] = curve(repetition, metric)
 
     def add_command(self, command: str) -> None:
         if command not in self.commands:
@@ -144,3 +149,13 @@ def score(repetition: Repetition) -> tuple[str, float]:
         if results["metrics"].get(name) is not None:
             return name, results["metrics"][name]
     raise ExperimentError(f"{repetition.label} has no {wanted} in its {RESULTS}.")
+
+
+def curve(repetition: Repetition, metric: str) -> list[tuple[int, float]]:
+    """What the validation split said in the course of a run: (step, metric)."""
+    column = f"eval_{metric.partition('_')[2]}"
+    try:
+        with (repetition.folder / HISTORY).open(encoding="utf-8", newline="") as file:
+            return [(int(row["step"]), float(row[column])) for row in csv.DictReader(file) if row.get(column)]
+    except OSError:  # a picture less, which is no reason to lose a score
+        return []

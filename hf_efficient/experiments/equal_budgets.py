@@ -22,6 +22,7 @@ from ..tables import columns
 from ..training.arguments import LOWER_IS_BETTER
 from ..training.budget import Budget, Rehearsal
 from ..training.tasks import prepare
+from .budget_plot import plot_curves
 from .budget_record import Arm, Pace, Record, score
 from .repetitions import Repetition, Variant, finish, is_finished, plan
 from .statistics import Comparison, Summary
@@ -68,8 +69,9 @@ def compare_at_equal_budget(
         print(*(shlex.join(repetition.command) for repetition in left), sep="\n")
         return {}
     run_all(left, jobs, known, file)
-    found = known.to_json()
-    print(f"\n{table(found)}\n\nWritten to {file}", flush=True)
+    found, picture = known.to_json(), file.with_suffix(".png")
+    plot_curves(found, picture)
+    print(f"\n{table(found)}\n\nWritten to {file} and {picture.name}", flush=True)
     return found
 
 
@@ -120,7 +122,7 @@ def rehearse(runs: dict[str, tuple[str, list[str]]], folder: Path) -> dict[str, 
 
 def run_all(left: Sequence[Repetition], jobs: int, known: Record, file: Path) -> None:
     """Runs what has no score; a repetition that was interrupted goes on from its last checkpoint."""
-    threads, lock = max(1, (os.cpu_count() or 1) // jobs), Lock()
+    threads, lock = max(1, usable_cores() // jobs), Lock()
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
 
     def run(repetition: Repetition) -> None:
@@ -135,6 +137,11 @@ def run_all(left: Sequence[Repetition], jobs: int, known: Record, file: Path) ->
 
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(run, left))
+
+
+def usable_cores() -> int:
+    """Those that `taskset` or a cluster's scheduler left to this process"""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def table(record: dict) -> str:

@@ -115,7 +115,11 @@ class TokenPooling(nn.Module):
             return means
         members = assignments.unsqueeze(1) == torch.arange(centres.shape[1], device=x.device).unsqueeze(-1)
         members = members & real.unsqueeze(1)  # (B, K, N)
-        medoids = closeness(means, x).masked_fill(~members, -torch.inf).argmax(-1)  # (B, K)
+        close, norm = closeness(means, x).masked_fill(~members, -torch.inf), x.square().sum(-1)
+        # Two members are equally near to their mean, and rounding must not choose: the one farther from 0 does.
+        rounding = 100 * torch.finfo(x.dtype).eps * norm.amax(-1)[:, None, None]
+        tied = close >= close.amax(-1, keepdim=True) - rounding
+        medoids = norm.unsqueeze(1).where(tied & members, -torch.inf).argmax(-1)  # (B, K)
         return torch.where(members.any(-1, keepdim=True), gather_tokens(x, medoids), centres)
 
     def extra_repr(self) -> str:

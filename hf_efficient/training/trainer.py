@@ -157,7 +157,9 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
                 if isinstance(callback, ProgressBar):
                     callback.close()
             if self.is_world_process_zero() and self.state.log_history:
-                draw_curves(self.state.log_history, Path(self.args.output_dir) / "curves.png")
+                chosen = self.state.best_global_step if self.args.load_best_model_at_end else None
+                picture, metric = Path(self.args.output_dir) / "curves.png", self.args.metric_for_best_model or "loss"
+                draw_curves(self.state.log_history, picture, metric, chosen)
 
     def choose_checkpoint(self, resume: str | bool | None) -> Path | None:
         """Where to begin, the same on all processes."""

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from PIL import Image
 
 from hf_efficient.cli import main
 from hf_efficient.experiments import equal_budgets
@@ -20,7 +21,7 @@ task: image-classification
 dataset: {name: digits, limit: 40, validation: 10}
 model: {model_type: hugginggreen_vit, image_size: 8, patch_size: 4, hidden_size: 8, num_hidden_layers: 1,
         num_attention_heads: 1, intermediate_size: 8, attention: softmax, heuristic: none}
-training: {per_device_train_batch_size: 8, eval_strategy: "no", budget: 1h}
+training: {per_device_train_batch_size: 8, eval_strategy: steps, eval_steps: 0.5, budget: 1h}
 energy: {cpu_watts: 10}
 """
 
@@ -49,6 +50,9 @@ def test_two_runs_are_rehearsed_trained_and_compared(tmp_path, monkeypatch, caps
         assert results["steps"] == arm["steps"] and results["threads"] == 1
         assert arm["steps"] == max(1, int(0.05 / arm["pace"]["seconds_per_step"]))
         assert arm["scores"] == {"0": results["metrics"]["test_accuracy"]}
+        assert arm["curves"]["0"][-1] == [arm["steps"], results["metrics"]["eval_accuracy"]]
+    with Image.open(tmp_path / "out" / "comparison.png") as picture:
+        assert picture.width > 400
     assert "too few repetitions to tell" in capsys.readouterr().out
 
     with monkeypatch.context() as patch:

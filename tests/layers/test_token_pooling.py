@@ -51,6 +51,12 @@ def test_the_order_of_tokens_is_immaterial(method, weighted):
     torch.testing.assert_close(as_set(permuted), as_set(centres))
 
 
+def test_ties_of_medoids_are_not_broken_by_rounding():
+    x = tokens(200, 12)  # many clusters of two, whose members are equally near to their mean
+    pool, permutation = TokenPooling(7, "kmedoids", num_prefix_tokens=0), torch.randperm(12)
+    torch.testing.assert_close(as_set(pool(x[:, permutation]).hidden_states), as_set(pool(x).hidden_states))
+
+
 def test_centres():
     x, w = tokens(1, 13), torch.rand(1, 13, dtype=torch.float64)
     means, medoids = TokenPooling(4)(x, w), TokenPooling(4, "kmedoids")(x, w)

@@ -227,7 +227,7 @@ def test_a_callback_that_transformers_makes_anew_goes_on_too(tmp_path):
     report = resume(
         tmp_path, restore_callback_states_from_checkpoint=True
     )  # with the real tracker, as nothing fakes it
-    assert report.restarts == 1 and report.joules() > 5 * WATTS and report.tracker != "FakeTracker 1"
+    assert report.restarts == 1 and report.joules() >= 5 * WATTS and report.tracker != "FakeTracker 1"
 
 
 def test_sums_go_on_after_a_kill_and_lost_work_counts(tmp_path):

@@ -192,9 +192,9 @@ def test_history_has_what_was_logged_once(tmp_path):
 
 
 def test_curves_have_training_and_evaluation_in_one_panel():
-    rows = [{"step": 1, "loss": 2.0, "grad_norm": 1.0}, {"step": 2, "eval_loss": 1.5, "eval_accuracy": 0.5}]
-    panels = curves(rows)
-    assert panels == {
+    rows = [{"step": 1, "loss": 2.0, "grad_norm": 1.0}]
+    rows.append({"step": 2, "eval_loss": 1.5, "eval_accuracy": 0.5, "eval_micro_f1": 0.5})
+    assert curves(rows, "accuracy") == {
         "loss": {"training": [(1, 2.0)], "evaluation": [(2, 1.5)]},
         "accuracy": {"evaluation": [(2, 0.5)]},
     }

@@ -145,9 +145,12 @@ class MobileViTv2Stage(Stage):
         in_channels, channels = config.stage_widths[stage - 1 : stage + 1]
         width = config.attention_widths[stage - 3]
         before, after = config.dilations[stage - 3]
+        keeps_size = before != after
+        if not config.dilate:
+            before = after = 1
         self.patch, self.odd_map = config.patch_shape, config.odd_map
         self.downsampling_layer = InvertedResidual(
-            config, in_channels, channels, stride=2 if before == after else 1, dilation=before
+            config, in_channels, channels, stride=1 if keeps_size else 2, dilation=before
         )
         self.conv_kxk = ConvLayer(
             channels,

@@ -40,6 +40,8 @@ class MobileViTv2Config(BackboneConfigMixin, EfficientConfig):
             and come back as zeros.
         dilate_conv_kxk: with output_stride 8 or 16, `conv_kxk` too is dilated where a stride was dropped, as by the
             authors. transformers does not: a config of its own gets False here, so that logits are equal.
+        dilate: with output_stride 8 or 16, convolutions are dilated where a stride was dropped, so that they see as
+            far as before. False for small images: of a map of 4×4, a dilated kernel sees little but padding, slowly.
         block: "v2", or "v1" of MobileViT, the first version, whose configs of transformers are taken as well. It goes
             with other widths, three layers in stage 2, a wider last map and dropout before the classifier.
         hidden_sizes, neck_hidden_sizes: with block="v1", widths of the tokens in stages 3 to 5, and of the stem, the
@@ -92,6 +94,7 @@ class MobileViTv2Config(BackboneConfigMixin, EfficientConfig):
     ffn_dropout: float | int = 0.0
     odd_map: str = "cvnets"
     dilate_conv_kxk: bool | None = None
+    dilate: bool = True
     segmentation_head: str = "deeplabv3"
     psp_out_channels: int = 512
     psp_pool_sizes: list[int] | tuple[int, ...] = (1, 2, 3, 6)

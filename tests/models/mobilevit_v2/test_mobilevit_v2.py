@@ -160,6 +160,13 @@ def test_dilation(output_stride, tmp_path):
     assert (main_output(ours, pixel_values) - expected).abs().max() > 1e-2
 
 
+@pytest.mark.parametrize("output_stride", [8, 16])
+def test_small_images_need_no_dilation(output_stride):
+    model = MobileViTv2Model(tiny(output_stride=output_stride, dilate=False)).eval()
+    assert {x.dilation for x in model.modules() if isinstance(x, nn.Conv2d)} == {(1, 1)}
+    assert model(torch.randn(1, 3, 64, 64)).last_hidden_state.shape[2:] == (64 // output_stride, 64 // output_stride)
+
+
 # The block.
 
 
