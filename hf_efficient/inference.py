@@ -8,6 +8,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 import hf_efficient  # noqa: F401  registers our models
 
+from . import zoo
 from .data.images import open_rgb
 from .errors import UNLOADABLE, CommandError, told
 
@@ -20,6 +21,11 @@ ENDINGS = {
     "text-classification": ("ForSequenceClassification", "ForSequencePairClassification"),
 }
 OF_TEXTS = ("text-generation", "text-classification")
+
+
+def locate(model: str) -> str:
+    """A folder or repository as it is; of a name in the zoo its folder."""
+    return zoo.path(model) if model in zoo.list() and not Path(model).exists() else model
 
 
 def read_config(model: str, trust_remote_code: bool = False) -> PreTrainedConfig:
@@ -58,13 +64,14 @@ def predict(
     """One record per input: {"input", "task", "predictions"}, what the pipeline of the task returns.
 
     Args:
-        model: a folder, or a repository on the Hub.
+        model: a folder, a repository on the Hub, or a name in the zoo.
         inputs: image files, or texts to classify or to go on from.
         task: by default what the model was made for.
         top_k: labels per image or text, of a classifier.
         threshold: score from which on a box of a detector counts.
         max_new_tokens, temperature, seed: of a language model's continuation; temperature 0 takes the likeliest token.
     """
+    model = locate(model)
     task, architectures = task or task_of(model, trust_remote_code), architectures_of(model, trust_remote_code)
     if task == "text-generation":
         set_seed(seed)

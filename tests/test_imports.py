@@ -21,7 +21,7 @@ PACKAGE, SCRIPTS, BENCHMARKS = ROOT / "hf_efficient", ROOT / "scripts", ROOT / "
 # scripts, benchmarks.
 # A room is a folder or a file directly in the package; each is listed with the rooms that it may import beside itself.
 WORDS = {"errors", "extras", "tables"}  # of commands: they know nothing of models
-LEFT = {"linear", "attention", "layers", "models", "remote_code", "data", "energy", "visualization"}
+LEFT = {"linear", "attention", "layers", "models", "remote_code", "data", "energy", "visualization", "zoo"}
 USE = {"inference", "onnx_export", "onnx_language", "serving"}
 RIGHT = {"training", "hub", "model_card"}
 MAY_IMPORT = {
@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "energy": set(),
     "visualization": set(),
     "torchao_messages": set(),
+    "zoo": set(),
     **dict.fromkeys(WORDS, WORDS),
     **{room: LEFT | WORDS | USE | {"__init__"} for room in USE},
     **{room: LEFT | WORDS | USE | RIGHT | {"__init__"} for room in RIGHT},

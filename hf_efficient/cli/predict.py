@@ -1,22 +1,27 @@
 """Use a model: labels or boxes of images, labels of texts, or how a text goes on.
 
+    hf-efficient predict photo.png
     hf-efficient predict results/cifar10_kerformer_vit_small cat.png dog.png
     hf-efficient predict results/sst2_kerformer_text_small "a film to see"
     hf-efficient predict results/pydocs_compressive_performer "The import statement"
     cat story.txt | hf-efficient predict results/pydocs_compressive_performer --json
 
-The model is a folder or a repository on the Hub; what it was made for says what is done.
+The model is a folder, a repository on the Hub or a name of `hf-efficient zoo`; what it was made for says what is done.
+Images without a model are shown to the zoo's mobilevit-v2-cifar10, which knows ten kinds of things.
 """
 
 import json
 import sys
+from pathlib import Path
 
 from .parser import SEED, Parser, number
+
+FIRST_MODEL = "mobilevit-v2-cifar10"
 
 
 def main(argv: list[str]) -> None:
     parser = Parser("predict", __doc__)
-    parser.add_argument("model", help="a folder, or a repository on the Hub")
+    parser.add_argument("model", help="a folder, a repository on the Hub, or a name in the zoo")
     parser.add_argument("inputs", nargs="*", metavar="input", help="image files, or texts; - is standard input")
     parser.add_argument("--task", help="by default what the model was made for")
     parser.add_argument(
@@ -35,6 +40,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a repository")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = vars(parser.parse_args(argv))
+    if Path(arguments["model"]).is_file():
+        arguments["inputs"].insert(0, arguments["model"])
+        arguments["model"] = FIRST_MODEL
     if not arguments["inputs"] and sys.stdin.isatty():
         parser.error("give an image, a text, or a text on standard input.")
     arguments["inputs"] = [sys.stdin.read() if x == "-" else x for x in arguments["inputs"] or ["-"]]

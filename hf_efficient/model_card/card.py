@@ -25,6 +25,7 @@ def render_card(
     compare_with: Sequence[str | Path] = (),
     license: str | None = "apache-2.0",
     note: str | None = None,
+    zoo_name: str | None = None,
 ) -> ModelCard:
     """The card of the model in `folder`.
 
@@ -33,6 +34,7 @@ def render_card(
         compare_with: folders of other runs on the same data, told apart honestly.
         license: of the weights, as the Hub abbreviates it; None leaves it open.
         note: what else is to be known of the energy and the times.
+        zoo_name: of a model that comes with the package.
     """
     model = TrainedModel.read(folder)
     others = [TrainedModel.read(other) for other in compare_with]
@@ -50,11 +52,17 @@ def render_card(
         energy=model.energy and model.energy.to_markdown(by_epoch=False),
         emissions=emissions(model),
         note=note,
-        command=re.sub(r"\S*/(?=(scripts|configs)/)", "", model.results.get("command") or ""),
+        zoo_name=zoo_name,
+        command=portable(model.results.get("command") or ""),
         settings=yaml.safe_dump(model.settings, sort_keys=False).strip() if model.settings else "",
         limits=limits(model),
     )
     return ModelCard(re.sub(r"\n{3,}", "\n\n", str(card)))  # what the template left empty
+
+
+def portable(command: str) -> str:
+    """A command without the folders of the machine that it ran on"""
+    return re.sub(r"\S*/(?=(scripts|configs)/)| --output_dir[ =]\S+", "", command)
 
 
 def write_card(folder: str | Path, output: str | Path | None = None, **options) -> Path | None:
