@@ -20,6 +20,7 @@ from PIL import Image
 from .coco_files import is_coco, read_coco
 from .image_columns import Columns, find_columns
 from .image_sources import Source, naming
+from .saved_data import saved_splits
 from .split_names import SPLIT_NAMES, split_of
 
 BUILDERS = {".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
@@ -52,8 +53,8 @@ class Finder:
         """The splits in a file or folder."""
         if path.is_file():
             return self.in_files([path], path.parent)
-        if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
-            return self.saved_to_disk(path)
+        if (saved := saved_splits(path)) is not None:
+            return {x: self.of_dataset(f"{path} {x}", part, [part._fingerprint], path) for x, part in saved.items()}
         tables = sorted(path.rglob("*.parquet"))
         tables = tables or [file for file in sorted(path.rglob("*.json")) if is_coco(file)]
         tables = tables or sorted(file for file in path.rglob("metadata.*") if file.suffix in BUILDERS)
@@ -107,13 +108,6 @@ class Finder:
                 dataset = dataset.cast_column(column, ImageFeature(decode=False))
         columns = self.columns(dataset.features.arrow_schema, name)
         return self.source(name, [dataset], columns, identity, root)
-
-    def saved_to_disk(self, path: Path) -> dict[str, Source]:
-        from datasets import load_from_disk
-
-        found = load_from_disk(str(path))
-        splits = found if isinstance(found, dict) else {"train": found}
-        return {split: self.of_dataset(f"{path} {split}", x, [x._fingerprint], path) for split, x in splits.items()}
 
     def on_hub(self, repository: str) -> dict[str, Source]:
         from datasets import load_dataset

@@ -77,13 +77,13 @@ class LabelledTexts:
     Args:
         rows: a `datasets.Dataset` with "text", and "pair" if texts come in pairs.
         labels: int64 (N,)
-        skipped: rows that were left out, since they had no text or no label.
+        skipped: rows that were left out, and why.
     """
 
     rows: Any
     labels: Tensor
     class_names: list[str]
-    skipped: int = 0
+    skipped: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -206,7 +206,8 @@ def read_texts(
     if not kept:
         raise ValueError(f"{where} has no texts.")
     labels = torch.tensor([numbers[values[i]] for i in kept])
-    return LabelledTexts(plain_rows(table, columns, kept), labels, known, len(faults))
+    skipped = [f"{where} row {i}, holds {fault} in column {column!r}" for i, (column, fault) in sorted(faults.items())]
+    return LabelledTexts(plain_rows(table, columns, kept), labels, known, skipped)
 
 
 def plain_rows(table, columns: Columns, kept: list[int]):

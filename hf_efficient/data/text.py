@@ -18,6 +18,7 @@ PRESETS = ("paper", "standard")
 PAPER_BYTES = {"byte": 95_000_000, "bpe": 50_000_000, "word": 25_000_000}
 STANDARD_BYTES = 100_000_000
 SHARES = {"byte": (90, 5, 5), "bpe": (90, 5, 5), "word": (80, 10, 10)}
+NAMES = ("enwik8", "pydocs")
 HUB_ENWIK8 = "LTCB/enwik8"
 
 
@@ -74,25 +75,34 @@ def _download_enwik8() -> bytes:
     return text
 
 
-def split_text(text: bytes, level: str, preset: str = "paper") -> Splits:
-    """Cleans and cuts a corpus for tokens of a level; no character is cut in two."""
+def split_text(text: bytes, level: str, preset: str = "paper", own: dict[str, bytes] | None = None) -> Splits:
+    """Cleans and cuts a corpus for tokens of a level; no character is cut in two.
+
+    Args:
+        own: the splits "validation" and "test" of data that have them; what is missing is cut off the text.
+    """
     if level not in LEVELS:
         raise ValueError(f"level={level!r} must be one of {', '.join(LEVELS)}.")
     if preset not in PRESETS:
         raise ValueError(f"preset={preset!r} must be one of {', '.join(PRESETS)}.")
-    if preset == "paper":
-        text = strip_tags(text[: character_start(text, PAPER_BYTES[level])])
-        shares = SHARES[level]
-    else:
-        text, shares = text[: character_start(text, STANDARD_BYTES)], (90, 5, 5)
+    own = {name: cleaned(part, level, preset) for name, part in (own or {}).items()}
+    text, shares = cleaned(text, level, preset), SHARES[level] if preset == "paper" else (90, 5, 5)
     first, second = (
         character_start(text, len(text) * percent // 100) for percent in (shares[0], shares[0] + shares[1])
     )
     splits = Splits(text[:first], text[first:second], text[second:])
+    spare = (splits._asdict()[name] for name in ("validation", "test") if name in own)
+    splits = splits._replace(train=b"".join([splits.train, *spare]), **own)
     for name, part in splits._asdict().items():
         if not part:
             raise ValueError(f"a text of {len(text)} bytes is too short: nothing is left for the split {name}.")
     return splits
+
+
+def cleaned(text: bytes, level: str, preset: str) -> bytes:
+    if preset == "paper":
+        return strip_tags(text[: character_start(text, PAPER_BYTES[level])])
+    return text[: character_start(text, STANDARD_BYTES)]
 
 
 def strip_tags(text: bytes) -> bytes:

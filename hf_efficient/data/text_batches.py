@@ -131,6 +131,11 @@ class TextBatches(Dataset):
         self.order = np.argsort(-lengths, kind="stable") if by_length else np.arange(len(lengths))
         self.lengths = lengths[self.order]
 
+    @property
+    def skipped(self) -> list[str]:
+        """What was left out of the data, and why."""
+        return self.texts.skipped
+
     def __len__(self) -> int:
         return len(self.labels)
 

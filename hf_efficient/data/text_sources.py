@@ -3,7 +3,7 @@
 sst2, imdb           from the folder in HF_EFFICIENT_DATA if it has them, else from the Hub
 retrieval            Long Range Arena's files new_aan_pairs.*.tsv, in <HF_EFFICIENT_DATA>/retrieval: pairs of papers
 listops, pathfinder  made here
-a path               a file, or a folder of files of one kind, whose names say the splits
+a path               a file, or a folder of files of one kind, whose names say the splits; what `save_to_disk` wrote
 any other name       a data set on the Hub
 """
 
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from .folders import DATA_FOLDER
 from .made_texts import MAKERS, make_splits
+from .saved_data import saved_splits
 from .split_names import split_of
 
 REPOSITORIES = {"sst2": "stanfordnlp/sst2", "imdb": "stanfordnlp/imdb"}
@@ -77,8 +78,12 @@ def find_tables(
     return hub_tables(name, name, config)
 
 
-def hub_tables(name: str, repository: str | None, config: str | None) -> dict:
-    """From the Hub, or from the cache of `datasets` if there is no network."""
+def hub_tables(name: str, repository: str | None, config: str | None, names: Sequence[str] = NAMES) -> dict:
+    """From the Hub, or from the cache of `datasets` if there is no network.
+
+    Args:
+        names: what else `name` could have been.
+    """
     if repository is None:
         raise ValueError(
             f"{name} is not on the Hub: the folder that the variable {DATA_FOLDER} names "
@@ -89,7 +94,7 @@ def hub_tables(name: str, repository: str | None, config: str | None) -> dict:
     from datasets.exceptions import DatasetsError
 
     if repository == name and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise ValueError(f"unknown texts {name!r}: there are {', '.join(NAMES)}, a file, a folder, or the Hub's.")
+        raise ValueError(f"unknown texts {name!r}: there are {', '.join(names)}, a file, a folder, or the Hub's.")
     try:
         with bars_on_terminals():
             return dict(load_dataset(repository, config))
@@ -97,7 +102,7 @@ def hub_tables(name: str, repository: str | None, config: str | None) -> dict:
         reason = " ".join(str(error).split())
         if repository == name:
             raise ValueError(
-                f"unknown texts {name!r}: there are {', '.join(NAMES)}, the path of a file or folder of CSV, JSON "
+                f"unknown texts {name!r}: there are {', '.join(names)}, the path of a file or folder of CSV, JSON "
                 f"lines or parquet, or a data set on the Hub, where this one can't be read: {reason}"
             ) from error
         raise ValueError(
@@ -108,19 +113,25 @@ def hub_tables(name: str, repository: str | None, config: str | None) -> dict:
 
 
 def file_tables(path: Path) -> dict:
-    """Of a file, or of a folder of files of one kind."""
+    """Of a file, of a folder of files of one kind, or of what `save_to_disk` wrote."""
+    if (saved := saved_splits(path)) is not None:
+        return saved
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.suffix.lower() in KINDS)
+    arena = [file for file in files if ARENA.fullmatch(file.name)]
+    return read_tables(arena or files, path if path.is_dir() else path.parent, str(path))
+
+
+def read_tables(files: list[Path], root: Path, where: str) -> dict:
+    """Of files of one kind, whose names, or folders inside `root`, may say the splits."""
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
 
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.suffix.lower() in KINDS)
-    arena = [file for file in files if ARENA.fullmatch(file.name)]
-    files = arena or files
-    kinds = sorted({file.suffix.lower() for file in files})
-    if not files or kinds[0] not in KINDS:
-        raise ValueError(f"{path} must be a file of {', '.join(KINDS)}, or a folder of them.")
+    kinds, groups = sorted({file.suffix.lower() for file in files}), {}
+    if not set(kinds) & set(KINDS):
+        raise ValueError(f"{where} must be a file of {', '.join(KINDS)}, or a folder of them.")
     if len(kinds) > 1:
-        raise ValueError(f"{path} holds files of several kinds ({', '.join(kinds)}): give the folder or file of one.")
-    root, groups = path if path.is_dir() else path.parent, {}
+        raise ValueError(f"{where} holds files of several kinds ({', '.join(kinds)}): give the folder or file of one.")
+    arena = ARENA.fullmatch(files[0].name)
     for file in files:
         split = ARENA.fullmatch(file.name)[1] if arena else split_of(file, root)
         groups.setdefault(split, []).append(str(file))
@@ -134,7 +145,7 @@ def file_tables(path: Path) -> dict:
             return dict(load_dataset(kind, data_files=groups, **reading))
     except (OSError, ValueError, DatasetsError) as error:
         reason = " ".join(str(error.__cause__ or error).split())
-        raise ValueError(f"{path} can't be read as {kind}: {reason}") from error
+        raise ValueError(f"{where} can't be read as {kind}: {reason}") from error
 
 
 def pick_columns(features, where: str, text: str | None, label: str | None, pair: str | None) -> Columns:
@@ -144,7 +155,7 @@ def pick_columns(features, where: str, text: str | None, label: str | None, pair
             raise ValueError(f"{option}={named!r}: {where} has the columns {', '.join(features)}.")
     if list(features) == ARENA_COLUMNS and text is None and pair is None:
         text, pair = ARENA_COLUMNS[3:]
-    words = [name for name in features if getattr(features[name], "dtype", None) in ("string", "large_string")]
+    words = word_columns(features)
     label = label or only("label_column", where, features, LABEL_COLUMNS, [])
     others = [name for name in words if name not in (label, pair)]
     text = text or only("text_column", where, others or features, TEXT_COLUMNS, others)
@@ -154,6 +165,10 @@ def pick_columns(features, where: str, text: str | None, label: str | None, pair
     if label in (text, pair) or text == pair:
         raise ValueError(f"text_column={text!r}, label_column={label!r} and text_pair_column={pair!r} must differ.")
     return Columns(text, label, pair)
+
+
+def word_columns(features) -> list[str]:
+    return [name for name in features if getattr(features[name], "dtype", None) in ("string", "large_string")]
 
 
 def only(option: str, where: str, columns: Sequence[str], usual: Sequence[str], rest: Sequence[str]) -> str:

@@ -31,7 +31,9 @@ from torch.utils.data import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from .folders import cache_folder
-from .text import character_start, decode, load_text, split_text
+from .split_names import TRAINING_NAMES, VALIDATION_NAMES
+from .text import character_start, decode, split_text
+from .text_files import find_texts
 from .tokenization import build_tokenizer, byte_alphabet, pieces
 
 ORDERS = ("contiguous", "random")
@@ -55,13 +57,17 @@ class TextOptions:
     """What is read, and how: the section `dataset` of a run.
 
     Args:
-        name: "enwik8", "pydocs" or the path of a file.
+        name: "enwik8", "pydocs", a file or folder of texts, a pattern as "texts/*.txt", CSV, JSON lines or parquet
+            with a column of texts, or a data set on the Hub.
+        text_column: of tables; usual names are found.
+        config: of a data set on the Hub that has several.
+        skip_corrupt: leave out rows without a text, and say how many, rather than stop.
         level: of the tokens: "byte", "bpe" or "word".
         preset: how the text is cleaned and split, "paper" or "standard".
         order: "contiguous" or "random".
         segment_length: tokens per item; by default the model's.
         segments_per_crop: how many items follow one another in random order.
-        limit: bytes of the text to read, from its start on; by default all.
+        limit: bytes of each split to read, from its start on; by default all.
         vocab_size, min_count: see `build_tokenizer`.
         tokenizer: a folder or repository to take it from, instead of fitting one to the training split.
         document_start: documents begin where this string does, as "<page>"; by default the text is one.
@@ -78,6 +84,9 @@ class TextOptions:
     min_count: int = 5
     tokenizer: str | None = None
     document_start: str | None = None
+    text_column: str | None = None
+    config: str | None = None
+    skip_corrupt: bool = False
 
     def __post_init__(self):
         if self.order not in ORDERS:
@@ -92,19 +101,32 @@ class LanguageData(NamedTuple):
     train: EncodedText
     validation: EncodedText
     test: EncodedText
+    skipped: list[str]  # what was left out of the data, and why
 
 
 def load_language_data(options: TextOptions, cache: Path | None = None) -> LanguageData:
     """The splits as tokens; the tokenizer is fitted on the training split only."""
-    text = load_text(options.name)
+    found, skipped = find_texts(options.name, options.text_column, options.config, options.skip_corrupt)
     if options.limit is not None:
-        text = text[: character_start(text, options.limit)]
-    splits = split_text(text, options.level, options.preset)
+        found = {name: text[: character_start(text, options.limit)] for name, text in found.items()}
+    train, own = separate(found, options.name)
+    splits = split_text(train, options.level, options.preset, own)
     if options.tokenizer is not None:
         tokenizer = AutoTokenizer.from_pretrained(options.tokenizer)
     else:
         tokenizer = build_tokenizer(options.level, splits.train, options.vocab_size, options.min_count)
-    return LanguageData(tokenizer, *(encode_text(part, tokenizer, options.document_start, cache) for part in splits))
+    encoded = (encode_text(part, tokenizer, options.document_start, cache) for part in splits)
+    return LanguageData(tokenizer, *encoded, skipped)
+
+
+def separate(texts: dict[str, bytes], where: str) -> tuple[bytes, dict[str, bytes]]:
+    """The training split, and those named "validation", or so, and "test", where there are such."""
+    train = next((texts[name] for name in TRAINING_NAMES if name in texts), None)
+    if train is None:
+        raise ValueError(f"{where} has no split 'train', only {', '.join(texts)}.")
+    own = {"validation": next((texts[name] for name in VALIDATION_NAMES if name in texts), None)}
+    own["test"] = texts.get("test")
+    return train, {name: text for name, text in own.items() if text is not None}
 
 
 def encode_text(

@@ -97,7 +97,7 @@ def limits(model: TrainedModel) -> list[str]:
     if options:
         found.append(f"Not all of the data was used: {', '.join(options)}.")
     if skipped := results.get("skipped"):
-        found.append(f"{skipped['count']} images or objects were left out of the data as corrupt.")
+        found.append(f"{skipped['count']} rows or objects were left out of the data as corrupt.")
     found.append("Nobody has examined it for bias, or for use where a mistake does harm.")
     return found
 

@@ -62,7 +62,7 @@ def train_in_folder(trainer: EfficientTrainer, run: Run, unit: str, items_per_sa
     if trainer.is_world_process_zero():
         print(header(trainer, run.dataset.get("name", "")) + "\n", flush=True)
         if skipped := left_out(trainer):
-            print(f"{skipped['count']} images or objects are left out, as {skipped['first'][0]}\n", flush=True)
+            print(f"{skipped['count']} rows or objects are left out, as {skipped['first'][0]}\n", flush=True)
     trainer.wait()
     energy = attach_energy(trainer, run, unit, items_per_sample)
     trainer.energy_options, trainer.pushes_results = run.energy, run.training.push_to_hub

@@ -161,7 +161,7 @@ def test_empty_texts_and_missing_labels(tmp_path):
     with pytest.raises(ValueError, match=r"text_column='text': .* row 16, holds an empty text, and so do 2 more"):
         load(file)
     train, evaluation, _ = load(file, skip_corrupt=True)
-    assert len(train) + len(evaluation) == 16 and train.skipped == 3
+    assert len(train) + len(evaluation) == 16 and len(train.skipped) == 3 and "row " in train.skipped[0]
     with pytest.raises(ValueError, match=r"label_column='label': .* row 16, holds no label: mend it, or set skip"):
         load(write_json(tmp_path / "b.jsonl", [*ROWS, ("x", None)]))
     with pytest.raises(ValueError, match=r"text_pair_column='pair': .* row 1, holds an empty text"):

@@ -28,10 +28,9 @@ def test_a_detector_is_trained_and_evaluated(capsys):
     results = object_detection.main([file])
     assert results["train_samples"] == 12 and results["skipped"]["count"] == 1
     assert (
-        "has no area" in results["skipped"]["first"][0]
-        and "1 images or objects are left out" in capsys.readouterr().out
+        "has no area" in results["skipped"]["first"][0] and "1 rows or objects are left out" in capsys.readouterr().out
     )
-    assert "1 images or objects were left out" in Path("results/objects/README.md").read_text()
+    assert "1 rows or objects were left out" in Path("results/objects/README.md").read_text()
     for split, prefix, samples in (("validation", "eval", 5), ("test", "test", 6)):
         again = evaluate("results/objects", batch_size=5, split=split)
         assert again["task"] == "object-detection" and again["samples"] == samples

@@ -74,6 +74,7 @@ def build_trainer(run: Run, options: TextOptions, data: LanguageData) -> MemoryT
             train = RandomCrops(data.train, length, streams, options.segments_per_crop, args.seed)
         else:
             train = TextStreams(data.train, length, streams)
+        train.skipped = data.skipped
         evaluation, test = (whole(text, length, args) for text in (data.validation, data.test))
     sets = {"train_dataset": train, "eval_dataset": evaluation, "test_dataset": test}
     return MemoryTrainer(model, args, **sets, processing_class=tokenizer)

@@ -48,8 +48,7 @@ def main(argv: list[str] | None = None) -> dict:
         for name, found in cut.items():
             if said := describe_cut(name, found):
                 print(said, flush=True)
-    skipped = {name: part.texts.skipped for name, part in parts.items() if part is not None and part.texts.skipped}
-    return train_and_report(trainer, run, "text", cut_texts=cut, **({"skipped_texts": skipped} if skipped else {}))
+    return train_and_report(trainer, run, "text", cut_texts=cut)
 
 
 def prepare(argv: list[str] | None = None) -> tuple[EfficientTrainer, Run]:

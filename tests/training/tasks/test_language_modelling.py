@@ -88,7 +88,7 @@ def test_a_run_ends_with_a_model_that_writes(train, capsys, caplog, model, datas
 @pytest.mark.parametrize(
     ("model", "dataset", "message"),
     [
-        (OURS, {"name": "nothing"}, "dataset: unknown text 'nothing'"),
+        (OURS, {"name": "nothing"}, "dataset: unknown texts 'nothing': there are enwik8, pydocs"),
         (OURS, {"level": "letter"}, "dataset: level='letter' must be one of"),
         (OURS, {"levl": "byte"}, "dataset.levl is unknown; did you mean level?"),
         (OURS, {"limit": 60}, "dataset: a text of .* tokens is too short for 4 streams"),
