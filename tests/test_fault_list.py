@@ -170,7 +170,7 @@ FAULTS = """
     models/test_robustness.py::test_extreme_images_have_finite_outputs_in_half_precision
     models/test_robustness.py::test_extreme_embeddings_have_finite_logits_in_half_precision
     attention/test_contract.py::test_finite
-40 gradient checkpointing: equal gradients
+40 gradient checkpointing, reentrant or not: equal gradients
     models/test_models_common.py::test_gradient_checkpointing_gives_the_same_gradients
     models/compressive_performer/test_compressive_performer_gradients.py::test_checkpointing_changes_no_gradient
 41 two processes equal one, with a rank killed and with sharded weights too; fewer than asked for: a warning

@@ -77,6 +77,10 @@ class TransformerBlock(GradientCheckpointingLayer):
             for layer in (self.mlp.fc2, *projections):
                 init.zeros_(layer.weight)
 
+    def __call__(self, *args, **kwargs) -> BlockOutput:
+        """Of a named tuple, reentrant checkpointing makes a plain one."""
+        return BlockOutput(*super().__call__(*args, **kwargs))
+
     def forward(
         self,
         hidden_states: Tensor,

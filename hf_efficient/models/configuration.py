@@ -150,7 +150,8 @@ class EfficientConfig(PreTrainedConfig):
     def refuse_unknown(self, kwargs: dict) -> None:
         own = {f.name for f in fields(self)}
         for key in kwargs:
-            if callable(getattr(type(self), key, None)):
+            found = getattr(type(self), key, None)
+            if callable(found) or (isinstance(found, property) and found.fset is None):
                 raise ValueError(f"{key!r} is a method of {type(self).__name__}: it can't be a key.")
         for key in self.unknown_keys(kwargs):
             close = difflib.get_close_matches(key, own, 1)

@@ -215,7 +215,7 @@ def test_damaged_weights(said, trained, tmp_path):
 
 def test_a_config_with_the_names_of_methods(said, trained, tmp_path):
     config = json.loads((Path(trained("classifier")) / "config.json").read_text())
-    for name in ("to_dict", "validate", "save_pretrained", "misfit"):
+    for name in ("to_dict", "validate", "save_pretrained", "misfit", "num_positions"):
         (tmp_path / "config.json").write_text(json.dumps({**config, name: 1}))
         assert f"'{name}' is a method of KerformerViTConfig" in said("evaluate", tmp_path, "digits")
 

@@ -79,11 +79,12 @@ def test_rows_of_a_batch_do_not_see_each_other(head):
 
 
 @heads
-def test_gradient_checkpointing_gives_the_same_gradients(head):
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_gradient_checkpointing_gives_the_same_gradients(head, use_reentrant):
     model = tiny_model(*head).train()
     batch = inputs(model, labels=True)
     other = copy.deepcopy(model)
-    other.gradient_checkpointing_enable()
+    other.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
     assert other.is_gradient_checkpointing
     plain, checkpointed = gradients(model, batch), gradients(other, batch)
     assert plain.keys() == checkpointed.keys()

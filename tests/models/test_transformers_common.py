@@ -49,11 +49,15 @@ from tests.test_backbone_common import BackboneTesterMixin  # noqa: E402
 from tests.test_configuration_common import ConfigTester  # noqa: E402
 from tests.test_modeling_common import ModelTesterMixin  # noqa: E402
 
-LANGUAGE, MOBILE = "compressive_performer", "mobilevit_v2"
+LANGUAGE, MOBILE, SIGNATURES = "compressive_performer", "mobilevit_v2", "imagesig"
 # Common tests that say nothing of a family, and why.
 NOT_OURS = {
     LANGUAGE: {
         "test_keep_in_fp32_modules": "it takes counters, whole numbers, for weights; see test_attn_implementation",
+    },
+    SIGNATURES: {
+        "test_hidden_states_output": "signatures come first, then convolutions; see test_imagesig",
+        "test_retain_grad_hidden_states_attentions": "its first hidden state are signatures, which nothing learns",
     },
 }
 

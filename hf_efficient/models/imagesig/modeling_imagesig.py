@@ -76,6 +76,10 @@ class ImageSigModel(ImageSigPreTrainedModel):
         self.activation = ACT2FN[config.hidden_act]
         self.post_init()
 
+    def get_input_embeddings(self) -> nn.Module:
+        """The first layer that learns: signatures do not."""
+        return self.convolutions[0]
+
     def build_block(self, index: int) -> TransformerBlock:
         config, options = self.config, self.config.options_of_layer(index)
         attention = build_attention(config.attention, config.hidden_size, config.num_attention_heads, **options)
@@ -96,6 +100,9 @@ class ImageSigModel(ImageSigPreTrainedModel):
             signatures = self.signatures(pixel_values)
         self.check_signatures(signatures)
         hidden_states = signatures.to(self.pooler.weight.dtype)
+        if self.training and self.convolutions[0].gradient_checkpointing and not hidden_states.requires_grad:
+            # Reentrant checkpointing teaches no layer whose input needs no gradient.
+            hidden_states = hidden_states.detach().requires_grad_()
         for convolution in self.convolutions:
             hidden_states = convolution(hidden_states)
         output_attentions = kwargs.get("output_attentions", self.config.output_attentions)

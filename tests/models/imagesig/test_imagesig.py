@@ -113,3 +113,13 @@ def test_wrong_inputs_are_named():
 def test_images_need_not_be_square():
     model = tiny(image_size=[32, 20])
     assert model(torch.randn(2, 3, 32, 20)).logits.shape == (2, 5)
+
+
+def test_hidden_states_are_signatures_convolutions_and_blocks():
+    model, pixels = tiny(), torch.randn(3, 3, 32, 32)
+    config, states = model.config, model(pixels, output_hidden_states=True).hidden_states
+    assert len(states) == 1 + 2 + config.num_hidden_layers
+    torch.testing.assert_close(states[0], model.fixed_features(pixels))
+    assert states[1].shape[-1] == config.stem_channels
+    assert {tuple(x.shape) for x in states[2:]} == {(3, config.num_positions, config.hidden_size)}
+    assert model.get_input_embeddings() is model.imagesig.convolutions[0]
