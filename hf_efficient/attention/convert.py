@@ -13,7 +13,7 @@ from transformers import AutoConfig
 from .base import Attention
 from .interface import CONVERTED
 from .registry import attention_options, build_attention, get_attention, list_attentions
-from .sites import Site, cosine, find_sites, observe, real_tokens, relative_square, run
+from .sites import Site, cosine, find_cross_attention, find_sites, observe, real_tokens, relative_square, run
 
 
 @dataclass
@@ -77,6 +77,8 @@ def convert_attention(model: nn.Module, name: str, batch=None, **options) -> Con
     mechanisms = [_build(model, site, name, index, options) for index, site in enumerate(sites)]
     for site, mechanism in zip(sites, mechanisms, strict=True):
         _put(model, site, mechanism.train(site.module.training))
+    for module in find_cross_attention(model):
+        module.mechanism = None  # and stays softmax
     _note(model, sites, name, options)
     report = ConversionReport(name, [LayerError(site.name) for site in sites])
     if before is not None:
@@ -139,6 +141,7 @@ def _note(model: nn.Module, sites: list[Site], name: str, options: dict) -> None
         elif hasattr(module, "set_attn_implementation") and not all(site.is_ours for site in sites):
             module.set_attn_implementation(CONVERTED)
             config.converted_attention = {"name": name, **options}
+            config.attn_implementation = CONVERTED  # is saved: plain `from_pretrained` is no softmax by accident
 
 
 def _measure(report: ConversionReport, model: nn.Module, calls: dict, output, batch) -> None:
@@ -170,7 +173,7 @@ def _num_positions(model: nn.Module, site: Site) -> int:
 
 def load_converted(model_class: type, path, **kwargs) -> nn.Module:
     """A converted transformers model that `save_pretrained` wrote, with its mechanism; ours need no other way than
-    `from_pretrained`. Plain `from_pretrained` would bring the softmax model back, and lose the mechanism's weights.
+    `from_pretrained`. What plain `from_pretrained` brings has no mechanism, and says so when it is called.
 
     Args:
         model_class: such as BertForSequenceClassification or AutoModelForSequenceClassification.

@@ -58,12 +58,17 @@ def converted_attention(
     is_causal: bool | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    """The same by the mechanism that is part of the module; softmax where there is none, as in cross-attention."""
-    core = getattr(module, "mechanism", None)
+    """The same by the mechanism that is part of the module; softmax in cross-attention, whose mechanism is None."""
+    kind = type(module).__name__
+    if not hasattr(module, "mechanism"):
+        raise ValueError(
+            f"the attention of {kind} was converted, and plain from_pretrained does not bring its mechanism: use "
+            "hf_efficient.attention.load_converted, or from_pretrained(..., attn_implementation='sdpa') for softmax."
+        )
+    core = module.mechanism
     if core is None:
         return bridge("softmax")(module, query, key, value, attention_mask, scaling, dropout, is_causal, **kwargs)
     _refuse_bias(module, core.name, kwargs)
-    kind = type(module).__name__
     if is_causal is not None and is_causal != core.causal:
         raise ValueError(
             f"{kind} was converted to '{core.name}' attention with causal={core.causal}, but is called with "

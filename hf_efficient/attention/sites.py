@@ -60,6 +60,11 @@ def find_sites(model: nn.Module) -> list[Site]:
     return sites
 
 
+def find_cross_attention(model: nn.Module) -> list[nn.Module]:
+    """Every attention of a transformers model that looks at another sequence."""
+    return [m for name, m in model.named_modules() if _asks_for_implementation(m) and _looks_elsewhere(name, m)]
+
+
 def _asks_for_implementation(module: nn.Module) -> bool:
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names and hasattr(module, "config")

@@ -4,7 +4,7 @@
     hf-efficient list models
     hf-efficient list configs --task text-generation
 
-Without a word after it, all three.
+Without a word after it, all three; --mechanisms is the same as mechanisms.
 """
 
 import argparse
@@ -29,12 +29,15 @@ FLAGS = {
 def main(argv: list[str]) -> None:
     parser = Parser("list", __doc__)
     parser.add_argument("kind", nargs="?", choices=KINDS, help="what to list; by default everything")
+    for name in KINDS:
+        parser.add_argument(f"--{name}", dest="flag", action="store_const", const=name, help=argparse.SUPPRESS)
     filters = parser.add_argument_group("which mechanisms (each also as --no-...)")
     for name, (_, help) in {**FLAGS, "linear": ("", "costs no more than in proportion to the length")}.items():
         filters.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=help)
     parser.add_argument("--task", help="which configs: image-classification, object-detection, text-generation, ...")
     arguments = vars(parser.parse_args(argv))
-    kind, task = arguments.pop("kind"), arguments.pop("task")
+    kind, flag, task = (arguments.pop(name) for name in ("kind", "flag", "task"))
+    kind = kind or flag
     wanted = {name: value for name, value in arguments.items() if value is not None}
     if kind is None and (wanted or task):
         kind = "mechanisms" if wanted else "configs"

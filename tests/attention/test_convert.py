@@ -116,6 +116,22 @@ def test_auto_classes_and_random_features_are_loaded(tmp_path):
     assert torch.equal(again(**batch).logits, model(**batch).logits)
 
 
+@pytest.mark.parametrize("name", ["linear_elu", "kerformer"])
+def test_plain_loading_is_never_softmax_in_silence(name, tmp_path):
+    model, batch = make("bert"), inputs("bert")
+    softmax = model(**batch)[0]
+    convert_attention(model, name)
+    model.save_pretrained(tmp_path)
+    plain = type(model).from_pretrained(tmp_path).eval()
+    with pytest.raises(ValueError, match="was converted, and plain from_pretrained does not bring its mechanism"):
+        plain(**batch)
+    chosen = type(model).from_pretrained(tmp_path, attn_implementation="sdpa").eval()
+    assert torch.allclose(chosen(**batch)[0], softmax, atol=1e-5)
+    again = load_converted(type(model), tmp_path)
+    again.save_pretrained(tmp_path / "again")
+    assert torch.equal(load_converted(type(model), tmp_path / "again")(**batch)[0], model(**batch)[0])
+
+
 def test_a_model_that_was_not_converted_is_not_loaded(tmp_path):
     make("bert").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="no model whose attention was converted: load it by from_pretrained"):

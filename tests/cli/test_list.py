@@ -29,6 +29,12 @@ def test_a_filter_is_a_flag_of_the_mechanisms(option, capsys):
     assert listed(capsys, "mechanisms", f"--no-{option}") == [x for x in list_attentions() if x not in having]
 
 
+@pytest.mark.parametrize("word", ["mechanisms", "--mechanisms"])
+def test_a_kind_may_be_an_option(word, capsys):
+    assert listed(capsys, word) == list(list_attentions())
+    assert "softmax" not in listed(capsys, word, "--linear")
+
+
 def test_filters_add_up(capsys):
     both = listed(capsys, "--causal", "--linear")  # which only mechanisms have
     assert "performer" in both and "softmax" not in both and "linformer" not in both
