@@ -22,7 +22,8 @@ from .augmentation import (
 )
 from .feature_cache import FixedFeatures, compute_once
 from .image_decoding import IGNORED
-from .image_sets import ImageSet
+from .image_rows import Blocks
+from .image_sets import Images, ImageSet
 from .mosaics import mosaic as make_mosaics
 from .objects import Objects
 from .randaugment import randaugment
@@ -70,7 +71,7 @@ class ImageBatches(Dataset):
 
     def __init__(
         self,
-        images: ImageSet,
+        images: Images,
         *,
         mean: float | Sequence[float],
         std: float | Sequence[float],
@@ -86,7 +87,7 @@ class ImageBatches(Dataset):
         self.augmentation = augmentation or Augmentation()
         self.image_size = (image_size, image_size) if isinstance(image_size, int) else image_size and tuple(image_size)
         self._check()
-        channels = images.pixels.shape[1]
+        channels = images.shape[1]
         mean, std = (torch.tensor(x, dtype=torch.float32).expand(channels).view(-1, 1, 1) for x in (mean, std))
         if not (std > 0).all():
             raise ValueError(f"std={std.flatten().tolist()} must be positive.")
@@ -95,7 +96,8 @@ class ImageBatches(Dataset):
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._draws = None
         self.features = None
-        if features is not None and task == "classification" and not self.augmentation.changes_pixels:
+        stored = isinstance(images, ImageSet)
+        if features is not None and stored and task == "classification" and not self.augmentation.changes_pixels:
             looks = [self.scale.flatten().tolist(), self.shift.flatten().tolist(), self.image_size]
             self.features_name = features.name
             self.features = compute_once(features, images.pixels, looks, lambda rows: self._finished(rows)[0])
@@ -124,6 +126,11 @@ class ImageBatches(Dataset):
         return self.images.skipped
 
     @property
+    def blocks(self) -> Blocks | None:
+        """Which images are read together."""
+        return self.images.blocks
+
+    @property
     def epoch(self) -> int:
         return int(self._epoch)
 
@@ -147,12 +154,16 @@ class ImageBatches(Dataset):
         pixel_values, labels = self._finished(rows)
         draws, weight, partners = self.draws(), None, None
         if self.augmentation.mixes:
-            others = draws.partners[rows]
+            others = self._near(rows, draws.partners[rows])
             mixed, partners = self._finished(others)
             pixel_values, weight = mix(pixel_values, mixed, draws.mixtures[rows])
         if self.task == "pixels":
             return {"pixel_values": pixel_values}
         return {"pixel_values": pixel_values, "labels": self._soft(labels, partners, weight)}
+
+    def _near(self, rows: Tensor, others: Tensor) -> Tensor:
+        """What rows are put together with: any others, or, where these would have to be read, some beside them."""
+        return others if self.blocks is None else self.blocks.near(rows, others)
 
     def _soft(self, labels: Tensor, partners: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
         if not self.augmentation.softens_labels:
@@ -172,7 +183,9 @@ class ImageBatches(Dataset):
         return self._draws
 
     def _detection_batch(self, rows: Tensor) -> dict:
-        images, objects = self._moved(self.draws().mosaics[rows].flatten() if self.mosaic else rows)
+        if self.mosaic:
+            rows = self._near(rows[:, None], self.draws().mosaics[rows]).flatten()
+        images, objects = self._moved(rows)
         if self.mosaic:
             images, objects = make_mosaics(images, objects)
         return {"pixel_values": self._normalise(self._resize(images)), "labels": objects.as_labels()}
@@ -189,7 +202,7 @@ class ImageBatches(Dataset):
 
     def _moved(self, rows: Tensor) -> tuple[Tensor, Tensor | Objects]:
         """Images with labels after all that moves both, and in other colours; masks are (B, 1, H, W)."""
-        images, labels, draws = self.images.pixels.index_select(0, rows), self.images.labels[rows], self.draws()
+        (images, labels), draws = self.images.take(rows), self.draws()
         if self.images.kind == "mask":
             labels = labels[:, None]
         if self.augmentation.flip or self.augmentation.crop:

@@ -16,18 +16,20 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from filelock import FileLock
 from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
 from .folders import CACHE_FOLDER, cache_folder
-from .image_decoding import IGNORED, Decoded, Reading, decode, open_row
+from .image_decoding import IGNORED, CorruptRow, Decoded, Reading, attempt, open_row
 from .image_labels import KEEPERS
 from .image_sources import ROWS_AT_A_TIME, Row, Source
 from .mapped_file import map_bytes
 from .objects import Objects
 
+MOST_OF_DISK = 0.9  # of what is free
 VERSION = 3  # of the files' layout and of what decoding does
 
 
@@ -40,10 +42,6 @@ class Split(NamedTuple):
 
 class SizesDiffer(ValueError):
     """Images of one split have different sizes, and image_size is not set."""
-
-
-class CorruptRow(ValueError):
-    """A row without a readable image and label."""
 
 
 def decode_once(source: Source, reading: Reading, skip_corrupt: bool = False) -> Split:
@@ -63,9 +61,34 @@ def decode_once(source: Source, reading: Reading, skip_corrupt: bool = False) ->
         return _cached(source, reading, skip_corrupt)
 
 
-def _cached(source: Source, reading: Reading, skip_corrupt: bool) -> Split:
+def place_of(source: Source, reading: Reading) -> Path:
     key = json.dumps([VERSION, source.identity, asdict(reading)])
-    place = cache_folder() / "images" / hashlib.sha256(key.encode()).hexdigest()[:32]
+    return cache_folder() / "images" / hashlib.sha256(key.encode()).hexdigest()[:32]
+
+
+def why_not_stored(source: Source, reading: Reading, max_gb: float) -> str | None:
+    """In words, why the decoded images of a split should not be stored; None if they are, or may be.
+
+    How large they are is reckoned from the first of them.
+    """
+    if any((place_of(source, x) / "pixels").is_file() for x in (reading, replace(reading, size=None))):
+        return None
+    first = attempt(next(source.rows(), None), replace(reading, size=None))
+    size = reading.size if isinstance(first, CorruptRow) else first.size
+    if reading.size and (size[0] > reading.size[0] and size[1] > reading.size[1]):
+        size = reading.size
+    gigabytes = len(source) * (4 if reading.kind == "mask" else 3) * np.prod(size or (0, 0)) / 1e9
+    if gigabytes > max_gb:
+        return f"they would take {gigabytes:.3g} GB, and max_cache_gb is {max_gb:g}"
+    folder = cache_folder()
+    disk = next(folder for folder in (folder, *folder.absolute().parents) if folder.is_dir())
+    if gigabytes > (free := shutil.disk_usage(disk).free / 1e9) * MOST_OF_DISK:
+        return f"they would take {gigabytes:.3g} GB of the {free:.3g} that are free in {folder} ({CACHE_FOLDER})"
+    return None
+
+
+def _cached(source: Source, reading: Reading, skip_corrupt: bool) -> Split:
+    place = place_of(source, reading)
     if not (found := _read(place, reading)):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -111,6 +134,8 @@ def _write(place: Path, source: Source, reading: Reading, skip: bool) -> None:
             info = {"sizes_differ": str(error)}  # so that this isn't found out again each time
         (partial / "info.json").write_text(json.dumps({"source": source.name, **info}, indent=2), encoding="utf-8")
         partial.rename(place)
+        size = sum(file.stat().st_size for file in place.iterdir()) / 1e9
+        print(f"{source.name}: decoded into {place} ({size:.2g} GB; `hf-efficient cache` shows all)", flush=True)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -145,19 +170,13 @@ def _decode_into(folder: Path, source: Source, reading: Reading, skip: bool) -> 
 def _decode_rows(source: Source, reading: Reading) -> Iterator[tuple[Row, Decoded | CorruptRow]]:
     """Decodes rows, in order, in threads: decoders release the GIL, so all cores are used."""
 
-    def attempt(row: Row):
-        try:
-            return decode(row, reading)
-        except Exception as error:  # of what a decoder may raise there is no end
-            return CorruptRow((str(error) or type(error).__name__).rstrip("."))
-
     rows = source.rows()
     with (
         tqdm(total=len(source), desc=f"decoding {source.name}", unit="image", disable=None, leave=False) as bar,
         ThreadPoolExecutor(max_workers=os.cpu_count()) as pool,
     ):
         while some := list(islice(rows, ROWS_AT_A_TIME)):
-            yield from zip(some, pool.map(attempt, some), strict=True)
+            yield from zip(some, pool.map(lambda row: attempt(row, reading), some), strict=True)
             bar.update(len(some))
 
 

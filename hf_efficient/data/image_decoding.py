@@ -55,6 +55,17 @@ class Decoded(NamedTuple):
     faults: list[str]  # boxes that were left out
 
 
+class CorruptRow(ValueError):
+    """A row without a readable image and label."""
+
+
+def attempt(row: Row, reading: Reading) -> Decoded | CorruptRow:
+    try:
+        return decode(row, reading)
+    except Exception as error:  # of what a decoder may raise there is no end
+        return CorruptRow((str(error) or type(error).__name__).rstrip("."))
+
+
 def decode(row: Row, reading: Reading) -> Decoded:
     image = open_rgb(open_row(row))
     label, faults, mask = row.label, [], None

@@ -19,7 +19,7 @@ from PIL import Image
 
 from .coco_files import is_coco, read_coco
 from .image_columns import Columns, find_columns
-from .image_sources import Source, naming
+from .image_sources import Source, is_parquet, naming, open_parquet
 from .saved_data import saved_splits
 from .split_names import SPLIT_NAMES, split_of
 
@@ -41,6 +41,7 @@ class Finder:
         image_column, label_column: of tables; by default found.
         image_folder: where relative paths of images begin; by default beside the file that has them.
         subset: of a repository on the Hub.
+        streaming: read the Hub's parquet files where they are, instead of a copy.
     """
 
     kind: str = "label"
@@ -48,6 +49,7 @@ class Finder:
     label_column: str | None = None
     image_folder: str | None = None
     subset: str | None = None
+    streaming: bool = False
 
     def find(self, path: Path) -> dict[str, Source]:
         """The splits in a file or folder."""
@@ -110,10 +112,21 @@ class Finder:
         return self.source(name, [dataset], columns, identity, root)
 
     def on_hub(self, repository: str) -> dict[str, Source]:
-        from datasets import load_dataset
+        from datasets import load_dataset, load_dataset_builder
 
+        if self.streaming:
+            builder = load_dataset_builder(repository, self.subset)
+            return {split: self.at_addresses(split, files) for split, files in builder.config.data_files.items()}
         splits = load_dataset(repository, self.subset)
         return {name: self.of_dataset(f"{repository} {name}", x, [x._fingerprint]) for name, x in splits.items()}
+
+    def at_addresses(self, split: str, files: list[str]) -> Source:
+        """Of parquet files that fsspec opens."""
+        if not files[0].endswith(".parquet"):
+            raise ValueError(f"streaming=True needs parquet files, got {files[0]}: set streaming to false.")
+        with naming(files[0]), open_parquet(files[0]) as file:
+            columns = self.columns(file.schema_arrow, files[0])
+        return self.source(split, [*map(str, files)], columns, files)
 
     # ---- folders ----
 
@@ -181,7 +194,7 @@ def read_with_datasets(builder: str, files: list[Path], **options):
 def files_in(tables: list, columns: list[str], root: Path) -> Iterable[Path]:
     """The files that cells of text name: when they change, so have the data."""
     for table in tables:
-        if isinstance(table, Path):
+        if is_parquet(table):
             continue
         schema = table.schema if isinstance(table, pa.Table) else table.features.arrow_schema
         for column in columns:

@@ -10,95 +10,30 @@ Hub: `image_files` says what may be there.
 """
 
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from .image_cache import Split, decode_once
-from .image_decoding import IGNORED, Reading, mask_table
+from .decoded_images import ImageSet
+from .image_cache import Split, decode_once, why_not_stored
+from .image_decoding import Reading, mask_table
 from .image_files import Finder
+from .image_rows import RowReader
 from .image_sources import Source
+from .images_on_demand import ImagesOnDemand
 from .label_splits import QUARTER, first_of_classes, part_off, quarter
 from .named_images import FACTS, find_sources
-from .objects import Objects
 from .split_names import EVALUATION_NAMES, VALIDATION_NAMES
 
-
-@dataclass(frozen=True)
-class ImageSet:
-    """
-    Args:
-        pixels: uint8 (N, 3, H, W); a memory-mapped file, so pages are read when they are needed.
-        labels: classes, int64 (N,); `Objects`; or masks, uint8 (N, H, W), in which 255 is ignored.
-        skipped: what was left out because it is corrupt, and why.
-    """
-
-    pixels: Tensor
-    labels: Tensor | Objects
-    class_names: list[str]
-    skipped: list[str] = field(default_factory=list)
-
-    def __post_init__(self):
-        if self.pixels.dtype != torch.uint8 or self.pixels.dim() != 4:
-            raise ValueError(f"pixels must be uint8 (N, C, H, W), got {self.pixels.dtype} {tuple(self.pixels.shape)}.")
-        if len(self.labels) != len(self.pixels):
-            raise ValueError(f"there are {len(self.labels)} labels for {len(self.pixels)} images.")
-        if self.kind == "mask":
-            if self.labels.shape[1:] != self.pixels.shape[2:]:
-                raise ValueError(
-                    f"masks are {tuple(self.labels.shape[1:])} and images {tuple(self.pixels.shape[2:])}."
-                )
-            return  # whose values were looked at when they were decoded
-        classes = self.labels.classes if self.kind == "objects" else self.labels
-        wrong = classes[(classes < 0) | (classes >= len(self.class_names))]
-        if len(wrong):
-            raise ValueError(f"labels contains {wrong[0].item()}, but there are only {len(self.class_names)} classes.")
-
-    @property
-    def kind(self) -> str:
-        """Of the labels: label, objects or mask."""
-        return "objects" if isinstance(self.labels, Objects) else "label" if self.labels.dim() == 1 else "mask"
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def strata(self) -> Tensor:
-        """(N,): what parts of the set are balanced by: the class, or the rarest class among the objects."""
-        if self.kind == "label":
-            return self.labels
-        return self.labels.rarest() + 1 if self.kind == "objects" else torch.zeros(len(self), dtype=torch.int64)
-
-    def subset(self, indices: Tensor) -> "ImageSet":
-        """These images, as a copy."""
-        return replace(self, pixels=self.pixels[indices], labels=self.labels[indices])
-
-    def renumbered(self, class_names: list[str]) -> "ImageSet":
-        """With these classes, among which all of its own are."""
-        numbers = torch.tensor([class_names.index(name) for name in self.class_names])
-        if self.kind == "objects":
-            labels = replace(self.labels, classes=numbers[self.labels.classes])
-        elif self.kind == "mask":
-            table = torch.full((256,), IGNORED, dtype=torch.uint8)
-            table[: len(numbers)] = numbers.to(torch.uint8)
-            labels = table[self.labels.int()]
-        else:
-            labels = numbers[self.labels]
-        return replace(self, labels=labels, class_names=class_names)
-
-    def limited(self, limit: int | None) -> "ImageSet":
-        """At most so many images, as many of each class as can be, in their order."""
-        if limit is None or limit >= len(self):
-            return self
-        return self.subset(first_of_classes(self.strata(), limit))
+Images = ImageSet | ImagesOnDemand
 
 
 class ImageSplits(NamedTuple):
-    train: ImageSet
-    evaluation: ImageSet
+    train: Images
+    evaluation: Images
 
 
 @dataclass(frozen=True)
@@ -118,6 +53,9 @@ class ImageOptions:
         image_folder: where paths of images begin; by default beside the file that has them
         subset: of a data set on the Hub that has several
         class_names: what the classes are called, by number, where the data don't say
+        max_cache_gb: decoded images that take more, or would fill the disk, are not stored: batches are decoded when
+            they are needed, all images at `image_size`
+        streaming: store nothing at all, whatever the size; parquet files of the Hub are read where they are
     """
 
     name: str
@@ -131,10 +69,14 @@ class ImageOptions:
     image_folder: str | None = None
     subset: str | None = None
     class_names: list[str] | None = None
+    max_cache_gb: float = 20.0
+    streaming: bool = False
 
     kind: ClassVar[str] = "label"
 
     def __post_init__(self):
+        if not self.max_cache_gb >= 0:
+            raise ValueError(f"max_cache_gb={self.max_cache_gb} must not be negative.")
         for option in ("limit", "evaluation_limit", "validation"):
             value = getattr(self, option)
             if value is not None and value < 1:
@@ -154,20 +96,22 @@ class ImageOptions:
         return Reading(self.kind, class_names, self.size)
 
     def sources(self) -> dict[str, Source]:
-        finder = Finder(self.kind, self.image_column, self.label_column, self.image_folder, self.subset)
+        finder = Finder(
+            self.kind, self.image_column, self.label_column, self.image_folder, self.subset, self.streaming
+        )
         return find_sources(self.name, finder)
 
     def load(self) -> ImageSplits:
         splits = hold_out(_digits()) if self.name == "digits" else _load(self)
-        train = splits.train.limited(self.limit)
-        evaluation = splits.evaluation.limited(self.evaluation_limit or self.limit)
+        train = limited(splits.train, self.limit)
+        evaluation = limited(splits.evaluation, self.evaluation_limit or self.limit)
         if self.validation is None:
             return ImageSplits(train, evaluation)
         if self.validation >= len(train):
             raise ValueError(f"validation={self.validation} would leave nothing of {len(train)} training images.")
         return ImageSplits(*map(train.subset, part_off(train.strata(), self.validation)))
 
-    def load_test(self) -> ImageSet | None:
+    def load_test(self) -> Images | None:
         """What chooses nothing: the split "test" beside a split for validation; or, if training images are held out,
         the evaluation split."""
         if self.validation is not None:
@@ -176,7 +120,7 @@ class ImageOptions:
         if "test" not in sources or not any(name in sources for name in VALIDATION_NAMES):
             return None
         train, test = _decode(sources, self, "test")
-        return test.limited(self.evaluation_limit or self.limit)
+        return limited(test, self.evaluation_limit or self.limit)
 
 
 @dataclass(frozen=True)
@@ -229,9 +173,14 @@ def load_masks(name: str | Path, **options) -> ImageSplits:
     return MaskOptions(str(name), **options).load()
 
 
-def hold_out(images: ImageSet) -> ImageSplits:
+def limited(images: Images, limit: int | None) -> Images:
+    """At most so many images, as many of each class as can be, in their order."""
+    return images if limit is None or limit >= len(images) else images.subset(first_of_classes(images.strata(), limit))
+
+
+def hold_out(images: Images) -> ImageSplits:
     """Splits off a quarter of the images, of classes the same share of each."""
-    classes = images.labels if images.kind == "label" else torch.zeros(len(images), dtype=torch.int64)
+    classes = images.strata() if images.kind == "label" else torch.zeros(len(images), dtype=torch.int64)
     train, held_out = quarter(classes)
     if not len(held_out):
         raise ValueError(f"{len(images)} images are too few for an evaluation split: each class needs {QUARTER}.")
@@ -254,7 +203,7 @@ def _load(options: ImageOptions) -> ImageSplits:
     return ImageSplits(train, *others) if others else hold_out(train)
 
 
-def _decode(sources: dict[str, Source], options: ImageOptions, other: str | None) -> list[ImageSet]:
+def _decode(sources: dict[str, Source], options: ImageOptions, other: str | None) -> list[Images]:
     """The training split, and the other if one is named."""
     train = sources.get("train", sources.get("training"))
     if train is None:
@@ -266,16 +215,41 @@ def _decode(sources: dict[str, Source], options: ImageOptions, other: str | None
     for source in there[1:]:
         if not source.by_name and source.class_names not in (None, names):
             raise ValueError(f"{source.name} and {train.name} must have the same classes in the same order.")
-    splits = [decode_once(source, options.reading(names), options.skip_corrupt) for source in there]
+    reading = options.reading(names)
+    splits = [_read(source, reading, names, options) for source in there]
     if options.kind == "mask":
         names = _names_of_masks(names, splits[0])
+    sets, seen = [], None
     for source, split in zip(there, splits, strict=True):
-        if unseen := sorted({*split.classes} - {*splits[0].classes}):
+        if isinstance(split, Split):
+            sets.append(ImageSet(split.pixels, split.labels, names, split.skipped))
+            classes = set(split.classes)
+        else:
+            sets.append(replace(split, class_names=names))
+            classes = set(split.classes())
+        seen = classes if seen is None else seen
+        if unseen := sorted(classes - seen):
             warnings.warn(
                 f"{source.name} has {len(unseen)} classes that are in no training image, as {names[unseen[0]]!r}.",
                 stacklevel=5,
             )
-    return [ImageSet(split.pixels, split.labels, names, split.skipped) for split in splits]
+    return sets
+
+
+def _read(source: Source, reading: Reading, names, options: ImageOptions) -> Split | ImagesOnDemand:
+    """A split from the cache, or to be decoded when it is needed."""
+    why = "streaming is true" if options.streaming else why_not_stored(source, reading, options.max_cache_gb)
+    if why is None:
+        return decode_once(source, reading, options.skip_corrupt)
+    for option, value in (("image_size", reading.size), ("class_names", names)):
+        if value is None:
+            raise ValueError(
+                f"{option} is missing: images of {source.name} are not stored, since {why}. Set {option}."
+            )
+    found = ImagesOnDemand(RowReader(source), reading, names, options.skip_corrupt)
+    held = f"; a process holds up to {found.reader.held_bytes / 1e6:.0f} MB of them" if found.blocks else ""
+    print(f"{source.name}: {len(found):,} images are decoded when they are needed, since {why}{held}", flush=True)
+    return found
 
 
 def _name_classes(source: Source) -> list[str]:

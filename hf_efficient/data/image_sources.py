@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -39,7 +40,8 @@ class Source:
     Args:
         name: what errors call it.
         identity: changes when the data do; JSON-serialisable.
-        tables: parquet files, or what is read already: `datasets.Dataset` or `pyarrow.Table`.
+        tables: parquet files, as paths or as addresses that fsspec opens (hf://...), or what is read already:
+            `datasets.Dataset` or `pyarrow.Table`.
         image_column, label_column: the latter of a label, of objects or of a mask.
         kind: of the labels, one of LABELS.
         class_names: by label; None where the data don't say.
@@ -67,7 +69,7 @@ class Source:
             index = 0
             for batch in self._batches(table, [self.image_column, self.label_column]):
                 for record in batch.to_pylist():
-                    yield self._row(f"{self._where(table)}, row {index}", record)
+                    yield self.row_of(table, index, record)
                     index += 1
 
     def labels(self) -> Iterator:
@@ -80,25 +82,23 @@ class Source:
                     else:
                         yield from (category for _, category in read_objects(value))
 
-    def _where(self, table) -> str:
-        return str(table) if isinstance(table, Path) else self.name
-
     def _length(self, table) -> int:
-        if not isinstance(table, Path):
+        if not is_parquet(table):
             return len(table)
-        with naming(table):
-            return pq.ParquetFile(table).metadata.num_rows
+        with naming(table), open_parquet(table) as file:
+            return file.metadata.num_rows
 
     def _batches(self, table, columns: list[str]) -> Iterator[pa.RecordBatch | pa.Table]:
-        if isinstance(table, Path):
-            with naming(table), pq.ParquetFile(table) as file:
+        if is_parquet(table):
+            with naming(table), open_parquet(table) as file:
                 yield from file.iter_batches(ROWS_AT_A_TIME, columns=columns)
         elif isinstance(table, pa.Table):
             yield from table.select(columns).to_batches(ROWS_AT_A_TIME)
         else:
             yield from table.select_columns(columns).with_format("arrow").iter(ROWS_AT_A_TIME)
 
-    def _row(self, where: str, record: dict) -> Row:
+    def row_of(self, table, index: int, record: dict) -> Row:
+        where = f"{table if is_parquet(table) else self.name}, row {index}"
         image, label = self._content(record[self.image_column]), record[self.label_column]
         if isinstance(image, Path):
             where = str(image) if isinstance(self.tables[0], pa.Table) else f"{where} ({image})"
@@ -152,8 +152,22 @@ def pick(record: Any, keys: tuple[str, ...]) -> Any:
     raise ValueError(f"objects need one of {', '.join(keys)}, and have {', '.join(record)}")
 
 
+def is_parquet(table) -> bool:
+    return isinstance(table, Path | str)
+
+
+def open_parquet(file: Path | str, metadata=None) -> pq.ParquetFile:
+    """
+    Args:
+        file: a path, or an address that fsspec opens.
+        metadata: what is at its end, if that was read before.
+    """
+    opened = file if isinstance(file, Path) else fsspec.open(file).open()
+    return pq.ParquetFile(opened, metadata=metadata)
+
+
 @contextmanager
-def naming(file: Path):
+def naming(file: Path | str):
     """Errors of pyarrow don't say which file is damaged."""
     try:
         yield

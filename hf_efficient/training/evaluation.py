@@ -234,7 +234,7 @@ def with_labels_of(model: PreTrainedModel, samples: Samples) -> Samples:
         return samples
     if missing := [name for name in samples.class_names if name not in known]:
         raise RunError(f"the model does not know {len(missing)} of the dataset's classes, as {missing[0]!r}.")
-    if isinstance(samples, ImageSet):
+    if hasattr(samples, "renumbered"):
         return samples.renumbered(known)
     numbers = torch.tensor([known.index(name) for name in samples.class_names])
     return replace(samples, labels=numbers[samples.labels], class_names=known)

@@ -90,8 +90,12 @@ class MaskedImages(Dataset):
     """
 
     def __init__(self, images: ImageBatches, patches: int, mask_ratio: float = MASK_RATIO, seed: int = 0):
-        self.images, self.patches, self.seed = images, patches, seed
+        self.images, self.patches, self.seed, self.blocks = images, patches, seed, images.blocks
         self.count = max(1, round(mask_ratio * patches))
+
+    @property
+    def skipped(self) -> list[str]:
+        return self.images.skipped
 
     def set_epoch(self, epoch: int) -> None:
         self.images.set_epoch(epoch)

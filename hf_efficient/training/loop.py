@@ -8,12 +8,18 @@ import torch
 from torch.utils.data import Sampler
 from transformers import EarlyStoppingCallback, TrainerCallback
 
+from ..data.image_rows import Blocks
+
 
 class EpochSampler(Sampler[int]):
-    """All indices in an order that is a function of seed and epoch; those that don't fill a batch are left out."""
+    """All indices in an order that is a function of seed and epoch; those that don't fill a batch are left out.
 
-    def __init__(self, length: int, seed: int, batch: int = 1):
-        self.length, self.seed, self.epoch = length, seed, 0
+    Args:
+        blocks: of samples that must be read together, if they must.
+    """
+
+    def __init__(self, length: int, seed: int, batch: int = 1, blocks: Blocks | None = None):
+        self.length, self.seed, self.epoch, self.blocks = length, seed, 0, blocks
         self.drawn = length // batch * batch or length
 
     def set_epoch(self, epoch: int) -> None:
@@ -21,7 +27,11 @@ class EpochSampler(Sampler[int]):
 
     def __iter__(self):
         generator = torch.Generator().manual_seed(hash((self.seed, self.epoch)) % 2**63)  # of ints, so no salt
-        yield from torch.randperm(self.length, generator=generator)[: self.drawn].tolist()
+        if self.blocks is None:
+            order = torch.randperm(self.length, generator=generator)
+        else:
+            order = self.blocks.order(generator)
+        yield from order[: self.drawn].tolist()
 
     def __len__(self) -> int:
         return self.drawn

@@ -258,7 +258,8 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
         if lengths is not None:
             self.loop.sampler = LengthSampler(lengths, batch, seed, self.args.whole_batches)
         else:
-            self.loop.sampler = EpochSampler(len(dataset), seed, batch if self.args.whole_batches else 1)
+            whole = batch if self.args.whole_batches else 1
+            self.loop.sampler = EpochSampler(len(dataset), seed, whole, getattr(dataset, "blocks", None))
         return self.loop.sampler
 
     def _evaluate(self, trial, ignore_keys_for_eval, skip_scheduler=False):

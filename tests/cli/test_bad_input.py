@@ -249,6 +249,6 @@ def test_text(said):
         ({"level": "word", "vocab_size": 0}, "vocab_size=0 must be at least 1"),
         ({"level": "bpe", "vocab_size": 10**12}, "vocab_size=1000000000000 must be at least 1, below 2 billion"),
         ({"level": "word", "min_count": -3}, "min_count=-3 must be at least 1"),
-        ({"name": "nothing"}, "unknown text 'nothing': there are 'enwik8', 'pydocs', or the path of a file."),
+        ({"name": "nothing"}, "unknown texts 'nothing': there are enwik8, pydocs, the path of a file or folder"),
     ):
         assert message in said("train", write(**language, dataset={"name": "pydocs", "limit": 9000, **options}))

@@ -289,7 +289,7 @@ def test_the_data_folder(tmp_path, monkeypatch):
 def test_decoded_once(tmp_path, monkeypatch):
     folder = write_splits(tmp_path / "set")
     first = load_images(folder).train
-    monkeypatch.setattr(image_cache, "decode", None)
+    monkeypatch.setattr(image_cache, "attempt", None)
     assert torch.equal(load_images(folder).train.pixels, first.pixels)
 
 

@@ -5,19 +5,24 @@ from collections.abc import Sequence
 import torch
 from transformers.modeling_utils import PreTrainedModel
 
-from ...data.image_sets import ImageOptions, ImageSet, ImageSplits
+from ...data.image_sets import ImageOptions, Images, ImageSet, ImageSplits
 from ...errors import told
 from ..build_model import build_config, build_model
 from ..errors import RunError
 from ..run import Run
 
+WORKERS = 2  # that decode, where images are not stored
 
-def load_splits(run: Run, options: type[ImageOptions] = ImageOptions) -> tuple[ImageSplits, ImageSet | None]:
+
+def load_splits(run: Run, options: type[ImageOptions] = ImageOptions) -> tuple[ImageSplits, Images | None]:
     """The images of a run, and those that it is tested with when nothing is left to choose, if there are any."""
     size = getattr(build_config(run.model), "image_size", None)
     with told("dataset", RunError):
         data = options(**{"image_size": size, **run.dataset})
-        return data.load(), data.load_test()
+        splits, test = data.load(), data.load_test()
+    if not isinstance(splits.train, ImageSet) and "dataloader_num_workers" not in run.given.get("training", {}):
+        run.training.dataloader_num_workers = WORKERS
+    return splits, test
 
 
 def build_for_classes(
@@ -36,14 +41,15 @@ def build_for_classes(
     )
 
 
-def size_for(model: PreTrainedModel, images: ImageSet) -> int | tuple[int, int]:
+def size_for(model: PreTrainedModel, images: Images) -> int | tuple[int, int]:
     """The model's image_size; that of the images, if its config has none."""
-    return getattr(model.config, "image_size", None) or tuple(images.pixels.shape[2:])
+    return getattr(model.config, "image_size", None) or images.shape[2:]
 
 
-def pixel_statistics(images: ImageSet) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel, as shares of 255"""
-    counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in images.pixels.unbind(1)]).double()
+def pixel_statistics(images: Images) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel, as shares of 255; of a sample, if images are not stored."""
+    channels = images.sample().unbind(1)
+    counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in channels]).double()
     levels, shares = torch.arange(256) / 255, counts / counts.sum(1, keepdim=True)
     mean = shares @ levels.double()
     std = (shares @ levels.double().square() - mean.square()).clamp_min(1e-6).sqrt()
