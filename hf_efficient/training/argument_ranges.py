@@ -26,9 +26,10 @@ STEPS = Range(
 )
 COUNT = between(1, 2**20)
 SEED = between(0, 2**32 - 1)  # what NumPy takes
+# What optimizers make of these two must fit into float32, or torch raises in the middle of a step.
 RANGES = {
-    "learning_rate": ABOVE_0,
-    "weight_decay": AT_LEAST_0,
+    "learning_rate": Range("above 0, at most 1e30", lambda x: 0 < x <= 1e30),
+    "weight_decay": Range("from 0 to 1e6", lambda x: 0 <= x <= 1e6),
     "max_grad_norm": Range("above 0, or 0 to clip no gradients", lambda x: x >= 0),
     "warmup_steps": Range("0 or more; below 1 it is a share of all steps", lambda x: x >= 0),
     "decay_share": Range("above 0, at most 1: a share of all steps", lambda x: 0 < x <= 1),

@@ -61,7 +61,7 @@ def pictures(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--learning_rate", ".nan"], "training: learning_rate=nan must be above 0."),
+        (["--learning_rate", ".nan"], "training: learning_rate=nan must be above 0, at most 1e30."),
         (["--per_device_train_batch_size", "0"], "per_device_train_batch_size=0 must be from 1 to 1,048,576."),
         (["--num_train_epochs", "-1"], "num_train_epochs=-1.0 must be above 0."),
         (["--seed", "-1"], "seed=-1 must be from 0 to 4,294,967,295."),

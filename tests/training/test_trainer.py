@@ -59,7 +59,8 @@ def test_what_is_no_number_stops_training_before_it_spoils_weights(tmp_path, val
 
 def test_weights_that_are_no_numbers_are_never_saved(tmp_path):
     """The first step spoils them, and there is no second one whose loss would tell."""
-    trainer = make_trainer(tmp_path, max_steps=1, learning_rate=1e39, lr_scheduler_type="constant")
+    trainer = make_trainer(tmp_path, max_steps=1, lr_scheduler_type="constant")
+    trainer.args.learning_rate = 1e39  # more than the arguments take
     with pytest.raises(NonFiniteError, match=r"weights are NaN or infinite after step 1: .* no checkpoint has been"):
         trainer.train()
     with pytest.raises(NonFiniteError, match="They are not saved"):
@@ -70,8 +71,10 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path):
 def test_checkpoints_before_the_weights_were_spoiled_are_finite(tmp_path):
     warm_up = {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3, "eval_strategy": "no"}
     every_step = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": None, "ema_decay": 0.0}
+    trainer = make_trainer(tmp_path, **warm_up, **every_step)
+    trainer.args.learning_rate = 1e39  # more than the arguments take
     with pytest.raises(NonFiniteError):
-        make_trainer(tmp_path, learning_rate=1e39, **warm_up, **every_step).train()
+        trainer.train()
     assert list_checkpoints(tmp_path)
     for checkpoint in list_checkpoints(tmp_path):
         assert all(x.isfinite().all() for x in load_file(checkpoint / "model.safetensors").values())
