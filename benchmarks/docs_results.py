@@ -60,10 +60,12 @@ def comparison(docs: Path, file: Path) -> str:
         cells += ["" if pair is None else over(pair, factor, form), f"{found['steps']:,}"]
         rows.append([*cells, f"{found['seconds']:.0f}", "?" if joules is None else f"{joules:,.0f}"])
     header = ["run", metric, "each seed", f"over `{first}`", "steps", "s", "J"]
-    note = "; ".join(f"`{command}`" for command in record["commands"]) + f". [All figures]({name})."
+    commands = "\n".join(record["commands"])
+    note = f"<details><summary>The commands, as they were run</summary>\n\n```\n{commands}\n```\n\n</details>"
     title, curves = file.stem.replace("_", " "), file.with_suffix(".png")
     picture = f"![Validation over time]({curves.relative_to(docs).as_posix()})\n\n" if curves.is_file() else ""
-    return f"### {title}, {record['budget']}\n\n{markdown_table(header, rows)}\n\n{picture}{note}"
+    table = f"{markdown_table(header, rows)}\n\n[All figures]({name})."
+    return f"### {title}, {record['budget']}\n\n{table}\n\n{picture}{note}"
 
 
 def over(pair: dict, factor: float, form: str) -> str:

@@ -58,7 +58,7 @@ def export_language_model(model: str, file: str | Path, trust_remote_code: bool 
 def write(function: ExportedModel, file: Path) -> None:
     batch, rows = {1: Dim.DYNAMIC}, 2  # traced with two, so that any number will do
     memory, state = function.start(rows)
-    names = [f"state_{name}" for name in function.states]
+    names = function.names
     if isinstance(function, SegmentReader):
         tokens, where, tensors = torch.zeros(rows, function.lengths.segment).long(), torch.tensor(0), [*memory, *state]
         names, shapes = ["seen", *function.memories, *names], [batch for _ in tensors]

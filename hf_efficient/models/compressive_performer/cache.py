@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin, DynamicCache
 
 from .memory import Memory
+from .previous_tokens import NOTHING
 
 
 class CompressiveMemoryLayer(CacheLayerMixin):
@@ -51,15 +52,19 @@ class CompressiveMemoryLayer(CacheLayerMixin):
         """Forgets everything, or what some rows (B,), True = reset, have seen."""
         if rows is None:
             self.memory, self.seen, self.columns, self.is_initialized = None, [], 0, False
+            self.tokens: Tensor | None = None  # the last ones (B, n), kept by the first layer for `PreviousTokens`
         elif self.memory is not None:
             self.seen = [0 if reset else n for n, reset in zip(self.seen, rows.tolist(), strict=True)]
             self.memory = self.memory._replace(state=None)  # it holds what was forgotten
+            if self.tokens is not None:
+                self.tokens = self.tokens.masked_fill(rows.to(self.tokens.device).bool().unsqueeze(1), NOTHING)
 
     def select(self, rows: Tensor) -> None:
         if self.memory is not None:
             index = rows.tolist()
             if index != list(range(len(self.seen))):
                 self.memory, self.seen = self.memory.select(rows), [self.seen[row] for row in index]
+                self.tokens = self.tokens if self.tokens is None else self.tokens[index]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.select(beam_idx)
@@ -115,6 +120,8 @@ class CompressiveMemory(DynamicCache):
                 tensors[f"{i}.seen"] = torch.tensor([layer.columns, *layer.seen])
                 for name in ("compressed", "recent", "segment"):
                     tensors[f"{i}.{name}"] = getattr(layer.memory, name)
+                if layer.tokens is not None:
+                    tensors[f"{i}.tokens"] = layer.tokens
         return tensors
 
     @classmethod
@@ -125,4 +132,5 @@ class CompressiveMemory(DynamicCache):
                 columns, *seen = tensors[f"{i}.seen"].tolist()
                 parts = Memory(*(tensors[f"{i}.{name}"] for name in ("compressed", "recent", "segment")))
                 layer.store(parts, seen, columns, {})
+                layer.tokens = tensors.get(f"{i}.tokens")
         return memory

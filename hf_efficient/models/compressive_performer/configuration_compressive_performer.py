@@ -30,6 +30,7 @@ class CompressivePerformerConfig(EfficientConfig):
             gain per channel (Henry et al. 2020). That bounds the norms that FAVOR+'s variance grows with.
         zero_init_outputs: the last matrix of every residual branch, and an untied head, start at zero: the model
             starts as the identity, and every token as likely as any.
+        previous_tokens: so many tokens before it are embedded with each token (`previous_tokens.py`).
         reversible: layers of two streams (Kitaev et al. 2020), whose activations training computes again from their
             outputs instead of keeping them: less memory, more time. Weights are named the same, but mean another
             function.
@@ -60,6 +61,7 @@ class CompressivePerformerConfig(EfficientConfig):
     compression_rate: int = 4
     compression: str = "conv"
     auxiliary_loss_weight: float | int = 1.0
+    previous_tokens: int = 0
     reversible: bool = False
     rope_theta: float | int = 10000.0
     hidden_dropout_prob: float | int = 0.0
@@ -107,7 +109,7 @@ class CompressivePerformerConfig(EfficientConfig):
         """transformers knows its own layer types only."""
 
     def validate_shape(self):
-        for name in ("memory_length", "compressed_memory_length", "auxiliary_loss_weight"):
+        for name in ("memory_length", "compressed_memory_length", "auxiliary_loss_weight", "previous_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be 0 or positive.")
         heads = self.num_attention_heads

@@ -4,10 +4,10 @@
 `TokenWriter`: a token (B, 1), its `place` in the segment, the state -> logits (B, 1, V), the state after it.
 
 Memory are the slots of all layers, compressed (L, B, L_c, d) and recent (L, B, L_m, d); the state is that of the
-attention, of all layers too. A text goes through the first segment by segment. What is left of it, and what is written
-then, goes through the second token by token, until it is a segment: that goes through the first as well, whose state
-the next token takes. A text begins with the reading of anything at seen = −T: nothing of it is remembered, and the
-state is that of an empty memory.
+attention, of all layers too, and the last tokens (1, B, n) where the model embeds previous ones. A text goes through
+the first segment by segment. What is left of it, and what is written then, goes through the second token by token,
+until it is a segment: that goes through the first as well, whose state the next token takes. A text begins with the
+reading of anything at seen = −T: nothing of it is remembered, and the state is that of an empty memory.
 """
 
 import torch
@@ -36,6 +36,7 @@ class ExportedModel(nn.Module):
         # Not within a graph, where a mechanism can't look at its weights to know what its state needs.
         self.empty = self.body.layers[0].memory_attention.attention.initial_state(1, weight.device, wide)
         self.states = sorted(self.empty)
+        self.names = [f"state_{name}" for name in self.states] + ["tokens"] * (self.body.embed_previous is not None)
 
     def empty_state(self, rows: int) -> State:
         """Of one layer, nothing seen."""
@@ -71,7 +72,18 @@ class ExportedModel(nn.Module):
         slots = [weight.new_zeros(rows, n, weight.shape[1]) for n in (lengths.compressed, lengths.recent, 0)]
         none = torch.zeros((), dtype=torch.int64, device=weight.device)
         states = [self.recall(layer.memory_attention, Memory(*slots), none) for layer in layers]
-        return [x.expand(len(layers), *x.shape) for x in slots if x.shape[1]], self.join(states)
+        previous = self.body.embed_previous
+        tokens = [] if previous is None else [previous.nothing(rows, weight.device).unsqueeze(0)]
+        return [x.expand(len(layers), *x.shape) for x in slots if x.shape[1]], self.join(states) + tokens
+
+    def embed(self, input_ids: Tensor, tensors: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...], list[Tensor]]:
+        """input_ids (B, N) -> (B, N, d), the attention's state alone, and the last tokens, if they are kept"""
+        hidden = self.body.embed(input_ids, None)
+        if self.body.embed_previous is None:
+            return hidden, tensors, []
+        *state, before = tensors
+        previous, last = self.body.embed_previous(input_ids, before.squeeze(0))
+        return hidden + previous, state, [last.unsqueeze(0)]
 
     def recall(self, attention: MemoryAttention, memory: Memory, seen: Tensor) -> State:
         """The state after a memory, after so many tokens: of rows that are all at the same place."""
@@ -93,17 +105,18 @@ class ExportedModel(nn.Module):
 class SegmentReader(ExportedModel):
     def forward(self, input_ids: Tensor, seen: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         """input_ids (B, T), seen () and memory, then state -> logits (B, T, V), and memory and state after them"""
-        count = len(self.memories)
-        hidden, states, after = self.body.embed(input_ids, None), [], []
+        count, states, after = len(self.memories), [], []
+        hidden, state_tensors, tokens = self.embed(input_ids, tensors[count:])
         rotation = self.rotations(hidden, torch.arange(self.lengths.segment, device=hidden.device))
-        for i, (layer, state) in enumerate(zip(self.body.layers, self.split(tensors[count:]), strict=True)):
+        for i, (layer, state) in enumerate(zip(self.body.layers, self.split(state_tensors), strict=True)):
             slots = {name: x[i] for name, x in zip(self.memories, tensors, strict=False)}
             hidden, normed, _ = self.run_layer(layer, hidden, state, rotation)
             memory = self.moved_on(layer.memory_attention, slots, normed)
             after.append([getattr(memory, name) for name in self.memories])
             states.append(self.recall(layer.memory_attention, memory, seen + self.lengths.segment))
         memories = [torch.stack(slots) for slots in zip(*after, strict=True)]
-        return self.lm_head(self.body.norm(hidden)), *memories, *self.join(states)
+        tokens = [last * (seen >= 0) for last in tokens]  # before a text there is nothing
+        return self.lm_head(self.body.norm(hidden)), *memories, *self.join(states), *tokens
 
     def moved_on(self, attention: MemoryAttention, slots: dict[str, Tensor], segment: Tensor) -> Memory:
         """The memory after a segment (B, T, d). Slots that are not filled move on like others, and stay so."""
@@ -115,9 +128,9 @@ class SegmentReader(ExportedModel):
 class TokenWriter(ExportedModel):
     def forward(self, input_ids: Tensor, place: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         """input_ids (B, 1), place (1,) and the state -> logits (B, 1, V), and the state after it"""
-        hidden, states = self.body.embed(input_ids, None), []
+        states, (hidden, state, tokens) = [], self.embed(input_ids, state)
         rotation = self.rotations(hidden, place)
         for layer, before in zip(self.body.layers, self.split(state), strict=True):
             hidden, _, after = self.run_layer(layer, hidden, before, rotation)
             states.append(after)
-        return self.lm_head(self.body.norm(hidden)), *self.join(states)
+        return self.lm_head(self.body.norm(hidden)), *self.join(states), *tokens

@@ -72,9 +72,14 @@ REVERSIBLE = {
     "reversible, softmax": {"attention": "softmax", "reversible": True},
     "reversible, no memory": {**NO_MEMORY, "reversible": True},
 }
+PREVIOUS = {
+    "previous tokens": {"previous_tokens": 3},
+    "previous tokens, transformer-xl": {**ARMS["transformer-xl"], "previous_tokens": 9},  # more than a segment
+    "previous tokens, no memory": {**NO_MEMORY, "previous_tokens": 1},
+}
 # All of them once: performer and softmax with memory are among the arms.
 OTHERS = {name: fields for name, fields in MECHANISMS.items() if name not in ("performer", "softmax")}
-EVERY = {**ARMS, **SHAPES, **OTHERS, **RECIPES, **REVERSIBLE}
+EVERY = {**ARMS, **SHAPES, **OTHERS, **RECIPES, **REVERSIBLE, **PREVIOUS}
 CONFIGS = Path(__file__).parents[3] / "configs"
 # Of each system once: the paper's, on bytes.
 YAMLS = sorted(x for x in CONFIGS.glob("enwik8_*.yaml") if not re.search("_(small|hour|char|bpe|word)$", x.stem))

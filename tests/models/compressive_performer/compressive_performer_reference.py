@@ -37,6 +37,7 @@ class Reference:
         self.head = model.lm_head
         self.memory = [([], []) for _ in self.model.layers]
         self.auxiliary = [[] for _ in self.model.layers]
+        self.tokens = []  # all so far
 
     def logits(self, tokens):
         """tokens (N,) from the start of a text -> (N, vocab_size)"""
@@ -44,7 +45,7 @@ class Reference:
         return torch.cat([self.segment(segment) for segment in segments])
 
     def segment(self, tokens):
-        hidden = second = self.model.embed_tokens(tokens)  # (n, d)
+        hidden = second = torch.stack([self.embed(token) for token in tokens])  # (n, d)
         for index, layer in enumerate(self.model.layers):
             normed = layer.layernorm_before(second if self.config.reversible else hidden)
             attended = self.attend(index, layer.memory_attention, normed)
@@ -57,6 +58,16 @@ class Reference:
             if len(tokens) == self.config.segment_length:
                 self.remember(index, layer.memory_attention, normed)
         return self.head(self.model.norm((hidden + second) / 2 if self.config.reversible else hidden))
+
+    def embed(self, token):
+        """A token, and those before it by tables of their own: (d,)"""
+        self.tokens.append(int(token))
+        vector, count = self.model.embed_tokens.weight[token], self.config.previous_tokens
+        for i in range(1, count + 1):
+            known = len(self.tokens) > i
+            row = 1 + self.tokens[-1 - i] if known else 0
+            vector = vector + self.model.embed_previous.tables.weight[(count - i) * (self.config.vocab_size + 1) + row]
+        return vector
 
     def project(self, module, x):
         """(n, d) -> q, k, v (1, H, n, ·); q and k are normed if the model says so"""
