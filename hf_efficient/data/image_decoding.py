@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from .image_sources import Row
+from .image_sources import Row, UnreadableData
 from .images import open_rgb
 
 # Four numbers of a box, in pixels -> left, top, right, bottom, the last two being where it ends.
@@ -21,6 +21,7 @@ BOX_FORMATS = {
 }
 IGNORED = 255  # the class of pixels that neither loss nor scores see
 UNKNOWN = 254
+SHOWN = 5  # classes in a message
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Decoded(NamedTuple):
     faults: list[str]  # boxes that were left out
 
 
-class CorruptRow(ValueError):
+class CorruptRow(UnreadableData):
     """A row without a readable image and label."""
 
 
@@ -97,7 +98,11 @@ def as_file(content: bytes | Path) -> io.BytesIO | Path:
 
 def number_of(label: Any, reading: Reading) -> int:
     if not isinstance(label, int | str) or isinstance(label, bool) or label not in reading.numbers:
-        raise ValueError(f"label {label!r} is not one of the {len(reading.class_names)} classes")
+        names = [*reading.class_names[:SHOWN], *(["..."] if len(reading.class_names) > SHOWN else [])]
+        raise ValueError(
+            f"label {label!r} is not one of the {len(reading.class_names)} classes, {', '.join(names)}; those that "
+            "training images don't have need class_names"
+        )
     return reading.numbers[label]
 
 

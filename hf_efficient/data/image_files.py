@@ -161,7 +161,11 @@ class Finder:
             raise ValueError(f"{images} has no images.")
         known = {file.relative_to(masks).with_suffix(""): str(file) for file in images_in(masks, "**/*")}
         stems = [file.relative_to(images).with_suffix("") for file in files]
-        found = [known.get(stem) or known.get(stem.with_name(f"{stem.name}_mask")) for stem in stems]
+        usual = [str(masks / stem) + ".png" for stem in stems]  # what errors call those that are missing
+        found = [
+            known.get(stem) or known.get(stem.with_name(f"{stem.name}_mask"), missing)
+            for stem, missing in zip(stems, usual, strict=True)
+        ]
         return self.source(split, [as_table(files, "mask", found)], Columns("image", "mask", None))
 
     # ---- both ----
@@ -170,11 +174,12 @@ class Finder:
         return find_columns(schema, where, self.kind, self.image_column, self.label_column)
 
     def source(self, name, tables: list, columns: Columns, identity: Iterable = (), root: Path = Path()) -> Source:
-        root = Path(self.image_folder).expanduser() if self.image_folder else root
+        made_here = isinstance(tables[0], pa.Table)  # of whole paths
+        if self.image_folder and not made_here:
+            root = Path(self.image_folder).expanduser()
         named = [columns.image, columns.label] if self.kind == "mask" else [columns.image]
         files = [fingerprint(file) for file in files_in(tables, named, root)]
         identity = [self.kind, *identity, columns.image, columns.label, files]
-        made_here = isinstance(tables[0], pa.Table)
         return Source(
             name, identity, tables, columns.image, columns.label, self.kind, columns.class_names, made_here, root
         )

@@ -29,6 +29,7 @@ from .named_images import FACTS, find_sources
 from .split_names import EVALUATION_NAMES, VALIDATION_NAMES
 
 Images = ImageSet | ImagesOnDemand
+NOTHING = {"label": "labels", "objects": "objects", "mask": "pixels that count"}
 
 
 class ImageSplits(NamedTuple):
@@ -224,11 +225,20 @@ def _decode(sources: dict[str, Source], options: ImageOptions, other: str | None
         if isinstance(split, Split):
             sets.append(ImageSet(split.pixels, split.labels, names, split.skipped))
             classes = set(split.classes)
+            if not classes:
+                raise ValueError(
+                    f"{source.name} has no {NOTHING[options.kind]}: there is nothing to learn or to score."
+                )
         else:
             sets.append(replace(split, class_names=names))
             classes = set(split.classes())
         seen = classes if seen is None else seen
         if unseen := sorted(classes - seen):
+            if unseen[-1] >= len(names):
+                raise ValueError(
+                    f"{source.name} has masks of class {unseen[-1]}, and training has none above {len(names) - 1}: "
+                    "set class_names to those of all classes."
+                )
             warnings.warn(
                 f"{source.name} has {len(unseen)} classes that are in no training image, as {names[unseen[0]]!r}.",
                 stacklevel=5,
@@ -271,7 +281,7 @@ def _name_classes(source: Source) -> list[str]:
 def _names_of_masks(names: dict | list[str] | None, split: Split) -> list[str]:
     if names is not None:
         return list(names.values()) if isinstance(names, dict) else names
-    if split.classes == [0]:
+    if not any(split.classes):
         raise ValueError(
             "masks hold no class but 0, and 255, which is ignored, if that: if 255 is a class, set "
             "class_names={0: background, 255: object}."

@@ -24,6 +24,14 @@ BOX_KEYS = ("bbox", "boxes", "box", "bboxes")
 CATEGORY_KEYS = ("category", "categories", "label", "labels", "category_id", "class", "classes", "name")
 
 
+class UnreadableData(ValueError):
+    """What is wrong with data, in one line."""
+
+    def __str__(self) -> str:
+        """Without the traceback that a DataLoader puts before what its workers raise."""
+        return super().__str__().rpartition(f".{type(self).__name__}: ")[2].rstrip()
+
+
 class Row(NamedTuple):
     """One image, not yet decoded; `fault` says why there is none."""
 
@@ -172,4 +180,4 @@ def naming(file: Path | str):
     try:
         yield
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise ValueError(f"{file} can't be read as parquet: {error}") from error
+        raise UnreadableData(f"{file} can't be read as parquet: {error}") from error

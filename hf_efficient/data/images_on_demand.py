@@ -139,7 +139,7 @@ class ImagesOnDemand:
                 return outcome
             record = self.reader.read(int(self.rows[(sample + step) % len(self)]))
             outcome = attempt(record, self.reading)
-        raise ValueError(f"{self.reader.source.name} has no images that can be read. {record.where}: {outcome}")
+        raise CorruptRow(f"{self.reader.source.name} has no images that can be read. {record.where}: {outcome}")
 
 
 def faults_of(outcome: Decoded | CorruptRow) -> list:

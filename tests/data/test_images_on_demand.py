@@ -148,19 +148,46 @@ def test_the_cache_is_shown_and_cleared(tmp_path, capsys):
     assert json.loads(next(cache_folder().glob("images/*/info.json")).read_text())["shape"] == [8, 3, 8, 8]
 
 
-def test_training_resumes_by_position(tmp_path):
-    """In mid-epoch, to the same weights."""
-    data = regroup(write_splits(tmp_path / "set", 40), 5)
+def write_run(folder, data, **training) -> str:
     shape = {"image_size": 8, "patch_size": 4, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    saves = {"save_strategy": "steps", "save_steps": 4, "save_total_limit": None, "load_best_model_at_end": False}
     sections = {
         "task": "image-classification",
         "dataset": {"name": str(data), "streaming": True, "image_size": 8},
         "model": {"model_type": "hugginggreen_vit", **shape},
-        "training": {"max_steps": 9, "per_device_train_batch_size": 6, "eval_strategy": "no", **saves},
+        "training": {"max_steps": 9, "per_device_train_batch_size": 6, "eval_strategy": "no", **training},
         "energy": {"enabled": False},
     }
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(sections))
+    (folder / "run.yaml").write_text(yaml.safe_dump(sections))
+    return str(folder / "run.yaml")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("fault", ["image", "file"])
+def test_what_is_met_late_is_told_in_one_line(tmp_path, capsys, monkeypatch, workers, fault):
+    data, images = tmp_path / "set", [photo(i) for i in range(40)]
+    images[30] = b"no image" if fault == "image" else images[30]
+    write_table(data / "train.parquet", images, [0, 1] * 20)
+    write_table(data / "test.parquet", images[:8], [0, 1] * 4)
+    regroup(data, 5)
+    message = "train.parquet, row 30: cannot identify image file"
+    if fault == "file":
+        content = bytearray((data / "train.parquet").read_bytes())
+        start = pq.ParquetFile(data / "train.parquet").metadata.row_group(6).column(0).data_page_offset
+        content[start : start + 40] = bytes(40)
+        (data / "train.parquet").write_bytes(content)
+        message = "train.parquet can't be read as parquet"
+    monkeypatch.setattr(ImagesOnDemand, "sample", lambda images: images.take(torch.arange(8))[0])
+    run = write_run(tmp_path, data, dataloader_num_workers=workers, output_dir=str(tmp_path / "out"))
+    assert command(["train", run]) == 1
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("Error: dataset: ") and message in line and "Traceback" not in line
+
+
+def test_training_resumes_by_position(tmp_path):
+    """In mid-epoch, to the same weights."""
+    data = regroup(write_splits(tmp_path / "set", 40), 5)
+    saves = {"save_strategy": "steps", "save_steps": 4, "save_total_limit": None, "load_best_model_at_end": False}
+    write_run(tmp_path, data, **saves)
     train(str(tmp_path / "run.yaml"), ["--output_dir", str(tmp_path / "whole")])
     shutil.copytree(tmp_path / "whole" / "checkpoint-4", tmp_path / "resumed" / "checkpoint-4")
     train(str(tmp_path / "run.yaml"), ["--output_dir", str(tmp_path / "resumed")])

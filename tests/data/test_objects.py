@@ -160,6 +160,14 @@ def test_coco_files(tmp_path):
     assert last.classes.tolist() == [i % 2 for i in range(many)]
 
 
+def test_images_may_be_in_a_folder_of_their_own(tmp_path, monkeypatch):
+    """Named from where one stands, or as a whole path."""
+    write_coco(tmp_path / "coco", count=8).rename(tmp_path / "boxes.json")
+    monkeypatch.chdir(tmp_path)
+    for folder in ("coco/images", tmp_path / "coco" / "images"):
+        assert load_objects("boxes.json", image_size=8, image_folder=str(folder)).train.class_names == ["cat", "dog"]
+
+
 def test_coco_folders_have_splits(tmp_path):
     write_coco(tmp_path / "set" / "train")
     write_coco(tmp_path / "set" / "valid", count=3)
@@ -189,7 +197,12 @@ def test_crowds_are_left_out_and_counted(tmp_path):
         ({"images": [{"id": 10, "file_name": "0.png"}] * 2}, "the same id twice"),
         ({"categories": [{"id": 3, "name": "cat"}]}, r"annotations\[2\].category_id=7 is none that it lists"),
         ({"annotations": [{"image_id": 99, "category_id": 3}]}, r"annotations\[0\].image_id=99 is none"),
-        ({"annotations": [{"image_id": 10, "category_id": 3}]}, r"annotations\[0\] has no bbox"),
+        ({"annotations": [{"image_id": 10, "category_id": 3}]}, r"annotations\[0\].bbox=None must be four"),
+        (
+            {"annotations": [{"image_id": 10, "category_id": 3, "bbox": ["a", 1, 2, 3]}]},
+            r"annotations.json: annotations\[0\].bbox=\['a', 1, 2, 3\] must be four numbers",
+        ),
+        ({"annotations": []}, "annotations.json has no objects: there is nothing to learn or to score"),
     ],
 )
 def test_wrong_coco_files(tmp_path, changes, message):
