@@ -19,7 +19,7 @@ from PIL import Image
 
 from .coco_files import is_coco, read_coco
 from .image_columns import Columns, find_columns
-from .image_sources import Source, is_parquet, naming, open_parquet
+from .image_sources import Source, naming, open_parquet
 from .saved_data import saved_splits
 from .split_names import SPLIT_NAMES, split_of
 
@@ -199,13 +199,26 @@ def read_with_datasets(builder: str, files: list[Path], **options):
 def files_in(tables: list, columns: list[str], root: Path) -> Iterable[Path]:
     """The files that cells of text name: when they change, so have the data."""
     for table in tables:
-        if is_parquet(table):
-            continue
+        if isinstance(table, str):
+            continue  # what is elsewhere holds bytes
+        if isinstance(table, Path):
+            table = text_columns(table, columns)
         schema = table.schema if isinstance(table, pa.Table) else table.features.arrow_schema
         for column in columns:
-            if pa.types.is_string(schema.field(column).type):
+            if column in schema.names and is_text(schema.field(column).type):
                 cells = table.column(column).to_pylist() if isinstance(table, pa.Table) else table[column]
                 yield from (root / cell for cell in cells if cell)
+
+
+def text_columns(file: Path, columns: list[str]) -> pa.Table:
+    """Those of a parquet file that are text."""
+    with naming(file):
+        schema = pq.read_schema(file)
+        return pq.read_table(file, columns=[x for x in columns if is_text(schema.field(x).type)])
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def as_table(images: list[Path], column: str, labels: list) -> pa.Table:

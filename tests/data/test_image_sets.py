@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from datasets import Dataset
 from image_files import CLASSES, as_bytes, as_tensor, photo, write_folder, write_splits, write_table
 from PIL import Image
 
@@ -298,6 +299,17 @@ def test_changed_data_are_decoded_again(tmp_path):
     load_images(folder)
     write_table(folder / "train-00000-of-00001.parquet", [photo(7)] * 8, [0, 1] * 4)
     assert torch.equal(load_images(folder).train.pixels[0], as_tensor(photo(7)))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_changed_files_that_a_table_names_are_decoded_again(tmp_path, form):
+    files = sorted(write_folder(tmp_path / "images").glob("*/*.png"))
+    table = Dataset.from_dict({"path": [str(x) for x in files], "label": [0, 1] * 4})
+    getattr(table, f"to_{form}")(tmp_path / f"table.{form}")
+    load_images(tmp_path / f"table.{form}")
+    for file in files:
+        photo(7).save(file)
+    assert torch.equal(load_images(tmp_path / f"table.{form}").train.pixels[0], as_tensor(photo(7)))
 
 
 @pytest.mark.parametrize("damage", ["cut", "info", "labels"])
