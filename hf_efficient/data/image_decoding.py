@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from .image_sources import Row, UnreadableData
 from .images import open_rgb
@@ -63,6 +63,8 @@ class CorruptRow(UnreadableData):
 def attempt(row: Row, reading: Reading) -> Decoded | CorruptRow:
     try:
         return decode(row, reading)
+    except UnidentifiedImageError:  # whose message has an address of memory
+        return CorruptRow("cannot identify the format of the image")
     except Exception as error:  # of what a decoder may raise there is no end
         return CorruptRow((str(error) or type(error).__name__).rstrip("."))
 

@@ -19,7 +19,7 @@ from .image_decoding import CorruptRow, Decoded, Reading, attempt, number_of
 from .image_rows import Blocks, RowReader
 from .objects import Objects
 
-SAMPLED, SAMPLED_BLOCKS = 1024, 8  # images that stand for all
+SAMPLED, SAMPLED_BLOCKS = 256, 8  # images that stand for all
 
 
 @dataclass(frozen=True)
