@@ -146,11 +146,12 @@ def test_limit_is_balanced(tmp_path):
     assert rank_in_class(torch.tensor([1, 0, 1, 1, 0])).tolist() == [0, 0, 1, 2, 1]
 
 
-def test_different_sizes(tmp_path):
+def test_different_sizes(tmp_path, capsys):
     folder = write_folder(tmp_path / "set", size=lambda i: (8, 8) if i < 7 else (6, 10))
     for _ in range(2):  # the second time from what the cache knows
         with pytest.raises(ValueError, match=r"0.png is 8x8 pixels and .*7.png is 6x10: set image_size"):
             load_images(folder)
+    assert "decoded into" not in capsys.readouterr().out
     train, evaluation = load_images(folder, image_size=12)
     assert train.pixels.shape == (6, 3, 12, 12) and evaluation.pixels.shape == (2, 3, 12, 12)
     assert load_images(folder, image_size=(12, 9)).train.pixels.shape == (6, 3, 12, 9)
