@@ -98,7 +98,13 @@ def as_file(content: bytes | Path) -> io.BytesIO | Path:
     return io.BytesIO(content) if isinstance(content, bytes) else content
 
 
+def whole(label: Any) -> Any:
+    """Tables with empty cells have floats for whole numbers."""
+    return int(label) if isinstance(label, float) and label.is_integer() else label
+
+
 def number_of(label: Any, reading: Reading) -> int:
+    label = whole(label)
     if not isinstance(label, int | str) or isinstance(label, bool) or label not in reading.numbers:
         names = [*reading.class_names[:SHOWN], *(["..."] if len(reading.class_names) > SHOWN else [])]
         raise ValueError(

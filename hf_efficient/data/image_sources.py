@@ -9,7 +9,7 @@ A row has an image and its label, of one of three kinds:
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,13 +81,14 @@ class Source:
                     index += 1
 
     def labels(self) -> Iterator:
-        """All classes as they stand there, without the images."""
+        """All classes as they stand there, without the images; of objects, those that can be read."""
         for table in self.tables:
             for batch in self._batches(table, [self.label_column]):
                 for value in batch.column(self.label_column).to_pylist():
                     if self.kind == "label":
                         yield value
-                    else:
+                        continue
+                    with suppress(ValueError):  # which names its row when that is decoded
                         yield from (category for _, category in read_objects(value))
 
     def _length(self, table) -> int:

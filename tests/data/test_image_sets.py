@@ -302,6 +302,31 @@ def test_changed_data_are_decoded_again(tmp_path):
     assert torch.equal(load_images(folder).train.pixels[0], as_tensor(photo(7)))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"class_names": ["cat", "dog", "cat"]}, "class_names has 'cat' twice"),
+        ({"image_size": 0}, "image_size=0 must be a number of pixels"),
+        ({"image_size": [8, 8, 3]}, r"image_size=\[8, 8, 3\] must be a number of pixels, or \[height, width\]"),
+    ],
+)
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        load_images("digits", **options)
+
+
+def test_empty_cells_and_truths_as_labels(tmp_path):
+    files = sorted(write_folder(tmp_path / "images", 12).glob("*/*.png"))
+    rows = [f"{file},{i % 2 if i else ''}" for i, file in enumerate(files)]
+    (tmp_path / "a.csv").write_text("\n".join(["path,label", *rows]))
+    with pytest.raises(CorruptRow, match=r"a.csv, row 0 .*: label None is not one of the 2 classes, 0, 1;"):
+        load_images(tmp_path / "a.csv")
+    assert len(load_images(tmp_path / "a.csv", skip_corrupt=True).train.skipped) == 1
+    (tmp_path / "b.csv").write_text("\n".join(["path,label", *(f"{file},True" for file in files)]))
+    with pytest.raises(ValueError, match="must be whole numbers from 0 on, or all of them text, got True in column"):
+        load_images(tmp_path / "b.csv")
+
+
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_changed_files_that_a_table_names_are_decoded_again(tmp_path, form):
     files = sorted(write_folder(tmp_path / "images").glob("*/*.png"))

@@ -125,6 +125,20 @@ def test_unknown_categories_and_objects_of_another_shape(tmp_path):
             load_objects(file)
 
 
+def test_objects_in_csv(tmp_path):
+    """As JSON; a cell that is none is named, or left out."""
+    cells = ['"{""bbox"": [[0, 0, 2, 2]], ""category"": [""cell""]}"'] * 8
+    for i in range(8):
+        photo(i).save(tmp_path / f"{i}.png")
+    for cells[3], message in (("{bbox", r"row 3 .*column 'objects': '\{bbox' is not JSON"), ("5", "row 3 .*, got 5")):
+        rows = [f"{i}.png,{cell}" for i, cell in enumerate(cells)]
+        (tmp_path / "a.csv").write_text("\n".join(["file_name,objects", *rows]))
+        with pytest.raises(CorruptRow, match=message):
+            load_objects(tmp_path / "a.csv")
+        train, evaluation = load_objects(tmp_path / "a.csv", skip_corrupt=True)
+        assert len(train) + len(evaluation) == 7 and train.class_names == ["cell"]
+
+
 def write_coco(folder: Path, count: int = 4, **changes) -> Path:
     """Images of different sizes; image i has i boxes."""
     (folder / "images").mkdir(parents=True)
