@@ -205,6 +205,9 @@ def test_what_is_met_late_is_told_in_one_line(tmp_path, capsys, monkeypatch, wor
     assert command(["train", run]) == 1
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith("Error: dataset: ") and message in line and "Traceback" not in line
+    if fault == "image":
+        assert command(["train", run, "--skip_corrupt", "true", "--output_dir", str(tmp_path / "skipped")]) == 0
+        assert f"left out    1 rows or objects, as {data}/train.parquet, row 30: cannot" in capsys.readouterr().out
 
 
 def test_training_resumes_by_position(tmp_path):
