@@ -44,9 +44,10 @@ def read_coco(file: Path, image_folder: Path | None = None) -> tuple[pa.Table, l
         for key, known in (("image_id", images), ("category_id", names)):
             if annotation.get(key) not in known:
                 raise ValueError(f"{file}: annotations[{index}].{key}={annotation.get(key)!r} is none that it lists.")
-        if "bbox" not in annotation:
-            raise ValueError(f"{file}: annotations[{index}] has no bbox.")
-        found = {"bbox": annotation["bbox"], "category": names[annotation["category_id"]]}
+        box = annotation.get("bbox")
+        if not isinstance(box, list) or not all(isinstance(x, int | float) for x in box):
+            raise ValueError(f"{file}: annotations[{index}].bbox={box!r} must be four numbers.")
+        found = {"bbox": box, "category": names[annotation["category_id"]]}
         objects[annotation["image_id"]].append(found)
     folder = image_folder or find_images(file, content["images"])
     paths = [str(folder / image["file_name"]) for image in content["images"]]

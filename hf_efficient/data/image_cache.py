@@ -134,6 +134,8 @@ def _write(place: Path, source: Source, reading: Reading, skip: bool) -> None:
             info = {"sizes_differ": str(error)}  # so that this isn't found out again each time
         (partial / "info.json").write_text(json.dumps({"source": source.name, **info}, indent=2), encoding="utf-8")
         partial.rename(place)
+        if "sizes_differ" in info:
+            return
         size = sum(file.stat().st_size for file in place.iterdir()) / 1e9
         print(f"{source.name}: decoded into {place} ({size:.2g} GB; `hf-efficient cache` shows all)", flush=True)
     finally:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
-from .image_sources import Row
+from .image_sources import Row, UnreadableData
 from .images import open_rgb
 
 # Four numbers of a box, in pixels -> left, top, right, bottom, the last two being where it ends.
@@ -21,6 +21,7 @@ BOX_FORMATS = {
 }
 IGNORED = 255  # the class of pixels that neither loss nor scores see
 UNKNOWN = 254
+SHOWN = 5  # classes in a message
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,15 @@ class Decoded(NamedTuple):
     faults: list[str]  # boxes that were left out
 
 
-class CorruptRow(ValueError):
+class CorruptRow(UnreadableData):
     """A row without a readable image and label."""
 
 
 def attempt(row: Row, reading: Reading) -> Decoded | CorruptRow:
     try:
         return decode(row, reading)
+    except UnidentifiedImageError:  # whose message has an address of memory
+        return CorruptRow("cannot identify the format of the image")
     except Exception as error:  # of what a decoder may raise there is no end
         return CorruptRow((str(error) or type(error).__name__).rstrip("."))
 
@@ -95,9 +98,19 @@ def as_file(content: bytes | Path) -> io.BytesIO | Path:
     return io.BytesIO(content) if isinstance(content, bytes) else content
 
 
+def whole(label: Any) -> Any:
+    """Tables with empty cells have floats for whole numbers."""
+    return int(label) if isinstance(label, float) and label.is_integer() else label
+
+
 def number_of(label: Any, reading: Reading) -> int:
+    label = whole(label)
     if not isinstance(label, int | str) or isinstance(label, bool) or label not in reading.numbers:
-        raise ValueError(f"label {label!r} is not one of the {len(reading.class_names)} classes")
+        names = [*reading.class_names[:SHOWN], *(["..."] if len(reading.class_names) > SHOWN else [])]
+        raise ValueError(
+            f"label {label!r} is not one of the {len(reading.class_names)} classes, {', '.join(names)}; those that "
+            "training images don't have need class_names"
+        )
     return reading.numbers[label]
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from .coco_files import is_coco, read_coco
 from .image_columns import Columns, find_columns
-from .image_sources import Source, is_parquet, naming, open_parquet
+from .image_sources import Source, naming, open_parquet
 from .saved_data import saved_splits
 from .split_names import SPLIT_NAMES, split_of
 
@@ -161,7 +161,11 @@ class Finder:
             raise ValueError(f"{images} has no images.")
         known = {file.relative_to(masks).with_suffix(""): str(file) for file in images_in(masks, "**/*")}
         stems = [file.relative_to(images).with_suffix("") for file in files]
-        found = [known.get(stem) or known.get(stem.with_name(f"{stem.name}_mask")) for stem in stems]
+        usual = [str(masks / stem) + ".png" for stem in stems]  # what errors call those that are missing
+        found = [
+            known.get(stem) or known.get(stem.with_name(f"{stem.name}_mask"), missing)
+            for stem, missing in zip(stems, usual, strict=True)
+        ]
         return self.source(split, [as_table(files, "mask", found)], Columns("image", "mask", None))
 
     # ---- both ----
@@ -170,11 +174,12 @@ class Finder:
         return find_columns(schema, where, self.kind, self.image_column, self.label_column)
 
     def source(self, name, tables: list, columns: Columns, identity: Iterable = (), root: Path = Path()) -> Source:
-        root = Path(self.image_folder).expanduser() if self.image_folder else root
+        made_here = isinstance(tables[0], pa.Table)  # of whole paths
+        if self.image_folder and not made_here:
+            root = Path(self.image_folder).expanduser()
         named = [columns.image, columns.label] if self.kind == "mask" else [columns.image]
         files = [fingerprint(file) for file in files_in(tables, named, root)]
         identity = [self.kind, *identity, columns.image, columns.label, files]
-        made_here = isinstance(tables[0], pa.Table)
         return Source(
             name, identity, tables, columns.image, columns.label, self.kind, columns.class_names, made_here, root
         )
@@ -194,13 +199,26 @@ def read_with_datasets(builder: str, files: list[Path], **options):
 def files_in(tables: list, columns: list[str], root: Path) -> Iterable[Path]:
     """The files that cells of text name: when they change, so have the data."""
     for table in tables:
-        if is_parquet(table):
-            continue
+        if isinstance(table, str):
+            continue  # what is elsewhere holds bytes
+        if isinstance(table, Path):
+            table = text_columns(table, columns)
         schema = table.schema if isinstance(table, pa.Table) else table.features.arrow_schema
         for column in columns:
-            if pa.types.is_string(schema.field(column).type):
+            if column in schema.names and is_text(schema.field(column).type):
                 cells = table.column(column).to_pylist() if isinstance(table, pa.Table) else table[column]
                 yield from (root / cell for cell in cells if cell)
+
+
+def text_columns(file: Path, columns: list[str]) -> pa.Table:
+    """Those of a parquet file that are text."""
+    with naming(file):
+        schema = pq.read_schema(file)
+        return pq.read_table(file, columns=[x for x in columns if is_text(schema.field(x).type)])
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def as_table(images: list[Path], column: str, labels: list) -> pa.Table:

@@ -10,6 +10,7 @@ Hub: `image_files` says what may be there.
 """
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
@@ -19,7 +20,7 @@ import torch
 
 from .decoded_images import ImageSet
 from .image_cache import Split, decode_once, why_not_stored
-from .image_decoding import Reading, mask_table
+from .image_decoding import Reading, mask_table, whole
 from .image_files import Finder
 from .image_rows import RowReader
 from .image_sources import Source
@@ -29,6 +30,7 @@ from .named_images import FACTS, find_sources
 from .split_names import EVALUATION_NAMES, VALIDATION_NAMES
 
 Images = ImageSet | ImagesOnDemand
+NOTHING = {"label": "labels", "objects": "objects", "mask": "pixels that count"}
 
 
 class ImageSplits(NamedTuple):
@@ -81,11 +83,16 @@ class ImageOptions:
             value = getattr(self, option)
             if value is not None and value < 1:
                 raise ValueError(f"{option}={value} must be at least 1, or None.")
+        if self.size and (len(self.size) != 2 or min(self.size) < 1):
+            raise ValueError(f"image_size={self.image_size} must be a number of pixels, or [height, width].")
+        names = self.class_names.values() if isinstance(self.class_names, dict) else self.class_names or []
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise ValueError(f"class_names has {twice[0]!r} twice.")
 
     @property
     def size(self) -> tuple[int, int] | None:
         size = self.image_size
-        return (size, size) if isinstance(size, int) else size and tuple(size)
+        return (size, size) if isinstance(size, int) else tuple(size) if size is not None else None
 
     def known(self, option: str):
         """What is asked for, or else what is known of data of this name."""
@@ -224,11 +231,20 @@ def _decode(sources: dict[str, Source], options: ImageOptions, other: str | None
         if isinstance(split, Split):
             sets.append(ImageSet(split.pixels, split.labels, names, split.skipped))
             classes = set(split.classes)
+            if not classes:
+                raise ValueError(
+                    f"{source.name} has no {NOTHING[options.kind]}: there is nothing to learn or to score."
+                )
         else:
             sets.append(replace(split, class_names=names))
             classes = set(split.classes())
         seen = classes if seen is None else seen
         if unseen := sorted(classes - seen):
+            if unseen[-1] >= len(names):
+                raise ValueError(
+                    f"{source.name} has masks of class {unseen[-1]}, and training has none above {len(names) - 1}: "
+                    "set class_names to those of all classes."
+                )
             warnings.warn(
                 f"{source.name} has {len(unseen)} classes that are in no training image, as {names[unseen[0]]!r}.",
                 stacklevel=5,
@@ -254,14 +270,15 @@ def _read(source: Source, reading: Reading, names, options: ImageOptions) -> Spl
 
 def _name_classes(source: Source) -> list[str]:
     """From the labels themselves: words, or numbers from 0 on."""
-    labels = set(source.labels()) - {None}
+    labels = {whole(label) for label in source.labels()} - {None}
     if not labels:
-        raise ValueError(f"{source.name} has no {source.kind}s in column {source.label_column!r}.")
+        fault = next((f" {row.where}: {row.fault}." for row in source.rows() if row.fault), "")
+        raise ValueError(f"{source.name} has no {NOTHING[source.kind]} in column {source.label_column!r}.{fault}")
     if all(isinstance(label, str) for label in labels):
         return sorted(labels)
-    if all(isinstance(label, int) for label in labels) and min(labels) >= 0:
+    wrong = next((x for x in labels if not isinstance(x, int) or isinstance(x, bool) or x < 0), None)
+    if wrong is None:
         return [str(number) for number in range(max(labels) + 1)]
-    wrong = next(label for label in labels if not isinstance(label, int) or label < 0)
     raise ValueError(
         f"labels of {source.name} must be whole numbers from 0 on, or all of them text, got {wrong!r} in column "
         f"{source.label_column!r}."
@@ -271,7 +288,7 @@ def _name_classes(source: Source) -> list[str]:
 def _names_of_masks(names: dict | list[str] | None, split: Split) -> list[str]:
     if names is not None:
         return list(names.values()) if isinstance(names, dict) else names
-    if split.classes == [0]:
+    if not any(split.classes):
         raise ValueError(
             "masks hold no class but 0, and 255, which is ignored, if that: if 255 is a class, set "
             "class_names={0: background, 255: object}."

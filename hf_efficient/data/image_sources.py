@@ -9,7 +9,7 @@ A row has an image and its label, of one of three kinds:
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,14 @@ LABELS = ("label", "objects", "mask")
 ROWS_AT_A_TIME = 256
 BOX_KEYS = ("bbox", "boxes", "box", "bboxes")
 CATEGORY_KEYS = ("category", "categories", "label", "labels", "category_id", "class", "classes", "name")
+
+
+class UnreadableData(ValueError):
+    """What is wrong with data, in one line."""
+
+    def __str__(self) -> str:
+        """Without the traceback that a DataLoader puts before what its workers raise."""
+        return super().__str__().rpartition(f".{type(self).__name__}: ")[2].rstrip()
 
 
 class Row(NamedTuple):
@@ -73,13 +81,14 @@ class Source:
                     index += 1
 
     def labels(self) -> Iterator:
-        """All classes as they stand there, without the images."""
+        """All classes as they stand there, without the images; of objects, those that can be read."""
         for table in self.tables:
             for batch in self._batches(table, [self.label_column]):
                 for value in batch.column(self.label_column).to_pylist():
                     if self.kind == "label":
                         yield value
-                    else:
+                        continue
+                    with suppress(ValueError):  # which names its row when that is decoded
                         yield from (category for _, category in read_objects(value))
 
     def _length(self, table) -> int:
@@ -172,4 +181,4 @@ def naming(file: Path | str):
     try:
         yield
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise ValueError(f"{file} can't be read as parquet: {error}") from error
+        raise UnreadableData(f"{file} can't be read as parquet: {error}") from error

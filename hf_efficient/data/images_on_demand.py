@@ -19,7 +19,7 @@ from .image_decoding import CorruptRow, Decoded, Reading, attempt, number_of
 from .image_rows import Blocks, RowReader
 from .objects import Objects
 
-SAMPLED, SAMPLED_BLOCKS = 1024, 8  # images that stand for all
+SAMPLED, SAMPLED_BLOCKS = 256, 8  # images that stand for all
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class ImagesOnDemand:
                 return outcome
             record = self.reader.read(int(self.rows[(sample + step) % len(self)]))
             outcome = attempt(record, self.reading)
-        raise ValueError(f"{self.reader.source.name} has no images that can be read. {record.where}: {outcome}")
+        raise CorruptRow(f"{self.reader.source.name} has no images that can be read. {record.where}: {outcome}")
 
 
 def faults_of(outcome: Decoded | CorruptRow) -> list:

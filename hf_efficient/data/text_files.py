@@ -80,9 +80,9 @@ def join_files(files: list[Path], root: Path) -> dict[str, bytes]:
 def join_rows(table, where: str, text_column: str | None) -> tuple[bytes, list[str]]:
     """The texts of a column as one, and what is wrong with rows that have none; an empty text is one."""
     words = word_columns(table.features)
-    if text_column is not None and text_column not in words:
-        raise ValueError(f"text_column={text_column!r}: {where} has the columns of text {', '.join(words) or 'none'}.")
     column = text_column or only("text_column", where, words or list(table.features), TEXT_COLUMNS, words)
+    if column not in words:
+        raise ValueError(f"text_column={column!r}: {where} has the columns of text {', '.join(words) or 'none'}.")
     cells = table.select_columns([column]).with_format("arrow")[:][column].cast(pa.large_binary()).to_pylist()
     texts, faults = [], []
     for row, cell in enumerate(cells):

@@ -59,9 +59,10 @@ def train_and_report(
 
 def train_in_folder(trainer: EfficientTrainer, run: Run, unit: str, items_per_sample: float, known: dict) -> dict:
     claim_folder(run, trainer.is_world_process_zero())
+    skipped = left_out(trainer)
     if trainer.is_world_process_zero():
         print(header(trainer, run.dataset.get("name", "")) + "\n", flush=True)
-        if skipped := left_out(trainer):
+        if skipped:
             print(f"{skipped['count']} rows or objects are left out, as {skipped['first'][0]}\n", flush=True)
     trainer.wait()
     energy = attach_energy(trainer, run, unit, items_per_sample)
@@ -193,9 +194,13 @@ def collect(trainer: EfficientTrainer, run: Run, metrics: dict) -> dict:
 
 
 def left_out(trainer: EfficientTrainer) -> dict:
-    """How much of the data could not be used, and the first of it."""
+    """How much of the data could not be used by any process, and the first of it."""
     parts = (trainer.train_dataset, trainer.eval_dataset, trainer.test_dataset)
-    found = list(dict.fromkeys(reason for part in parts for reason in getattr(part, "skipped", [])))
+    found = [[reason for part in parts for reason in getattr(part, "skipped", [])]]
+    if trainer.args.world_size > 1:  # each knows what its own images met
+        met, found = found[0], [None] * trainer.args.world_size
+        torch.distributed.all_gather_object(found, met)
+    found = list(dict.fromkeys(reason for process in found for reason in process))
     return {"count": len(found), "first": found[:SHOWN]} if found else {}
 
 
@@ -229,6 +234,8 @@ def table(results: dict) -> str:
     if results["best_step"]:
         metric = f"{results['metric_for_best_model']} {shown(results['best_metric'])}"
         rows["best"] = f"{metric}, step {results['best_step']}"
+    if skipped := results.get("skipped"):
+        rows["left out"] = f"{skipped['count']} rows or objects, as {skipped['first'][0]}"
     if kwh := results.get("energy", {}).get("kwh"):
         rows["energy"] = (
             f"{kwh * 3.6e6:,.0f} J ({kwh:.3g} kWh) for training and evaluation; energy.json says how known"

@@ -12,7 +12,7 @@ from ..energy import EnergyOptions
 from .arguments import EfficientTrainingArguments
 from .build_model import build_config, model_keys
 from .errors import RunError
-from .run_file import INSTEAD_OF, SECTIONS, read_file
+from .run_file import SECTIONS, displaced, read_file
 from .run_help import help_text
 from .run_keys import REQUIRED, Key, check_keys, keys_of, suggestion
 from .run_values import convert, read_yaml
@@ -132,8 +132,9 @@ def override(given: dict[str, dict], key: str, value: Any, sections: dict[str, C
         if inner or known is None or not (known.type is bool or isinstance(known.default, bool)):
             raise RunError(f"--{key} has no value.")
         value = True
-    if section == "training" and first in INSTEAD_OF:
-        given[section].pop(INSTEAD_OF[first], None)
+    if section == "training":
+        for other in displaced({first: value}):
+            given[section].pop(other, None)
     if not inner:
         given[section][first] = value
         return

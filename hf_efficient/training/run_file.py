@@ -53,9 +53,14 @@ def overlay(below: dict, over: dict) -> dict:
     merged = {**below, **over}
     for name in SECTIONS:
         if name in below and name in over:
-            gone = {INSTEAD_OF[key] for key in over[name] if key in INSTEAD_OF} if name == "training" else set()
+            gone = displaced(over[name]) if name == "training" else set()
             merged[name] = {key: value for key, value in below[name].items() if key not in gone} | over[name]
     return merged
+
+
+def displaced(training: dict) -> set[str]:
+    """Keys of the section `training` whose place these take; `budget: null` takes nobody's."""
+    return {INSTEAD_OF[key] for key, value in training.items() if key in INSTEAD_OF and value is not None}
 
 
 def read_own(file: str) -> dict:

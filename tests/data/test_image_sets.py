@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from datasets import Dataset
 from image_files import CLASSES, as_bytes, as_tensor, photo, write_folder, write_splits, write_table
 from PIL import Image
 
@@ -145,11 +146,12 @@ def test_limit_is_balanced(tmp_path):
     assert rank_in_class(torch.tensor([1, 0, 1, 1, 0])).tolist() == [0, 0, 1, 2, 1]
 
 
-def test_different_sizes(tmp_path):
+def test_different_sizes(tmp_path, capsys):
     folder = write_folder(tmp_path / "set", size=lambda i: (8, 8) if i < 7 else (6, 10))
     for _ in range(2):  # the second time from what the cache knows
         with pytest.raises(ValueError, match=r"0.png is 8x8 pixels and .*7.png is 6x10: set image_size"):
             load_images(folder)
+    assert "decoded into" not in capsys.readouterr().out
     train, evaluation = load_images(folder, image_size=12)
     assert train.pixels.shape == (6, 3, 12, 12) and evaluation.pixels.shape == (2, 3, 12, 12)
     assert load_images(folder, image_size=(12, 9)).train.pixels.shape == (6, 3, 12, 9)
@@ -298,6 +300,42 @@ def test_changed_data_are_decoded_again(tmp_path):
     load_images(folder)
     write_table(folder / "train-00000-of-00001.parquet", [photo(7)] * 8, [0, 1] * 4)
     assert torch.equal(load_images(folder).train.pixels[0], as_tensor(photo(7)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"class_names": ["cat", "dog", "cat"]}, "class_names has 'cat' twice"),
+        ({"image_size": 0}, "image_size=0 must be a number of pixels"),
+        ({"image_size": [8, 8, 3]}, r"image_size=\[8, 8, 3\] must be a number of pixels, or \[height, width\]"),
+    ],
+)
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        load_images("digits", **options)
+
+
+def test_empty_cells_and_truths_as_labels(tmp_path):
+    files = sorted(write_folder(tmp_path / "images", 12).glob("*/*.png"))
+    rows = [f"{file},{i % 2 if i else ''}" for i, file in enumerate(files)]
+    (tmp_path / "a.csv").write_text("\n".join(["path,label", *rows]))
+    with pytest.raises(CorruptRow, match=r"a.csv, row 0 .*: label None is not one of the 2 classes, 0, 1;"):
+        load_images(tmp_path / "a.csv")
+    assert len(load_images(tmp_path / "a.csv", skip_corrupt=True).train.skipped) == 1
+    (tmp_path / "b.csv").write_text("\n".join(["path,label", *(f"{file},True" for file in files)]))
+    with pytest.raises(ValueError, match="must be whole numbers from 0 on, or all of them text, got True in column"):
+        load_images(tmp_path / "b.csv")
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_changed_files_that_a_table_names_are_decoded_again(tmp_path, form):
+    files = sorted(write_folder(tmp_path / "images").glob("*/*.png"))
+    table = Dataset.from_dict({"path": [str(x) for x in files], "label": [0, 1] * 4})
+    getattr(table, f"to_{form}")(tmp_path / f"table.{form}")
+    load_images(tmp_path / f"table.{form}")
+    for file in files:
+        photo(7).save(file)
+    assert torch.equal(load_images(tmp_path / f"table.{form}").train.pixels[0], as_tensor(photo(7)))
 
 
 @pytest.mark.parametrize("damage", ["cut", "info", "labels"])

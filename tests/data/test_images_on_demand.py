@@ -8,15 +8,18 @@ import pytest
 import torch
 import yaml
 from image_files import CLASSES, as_bytes, photo, write_folder, write_splits, write_table
+from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
 from hf_efficient.cli import main as command
 from hf_efficient.data import image_cache, image_rows
 from hf_efficient.data.augmentation import Augmentation
+from hf_efficient.data.collators import take_batch
 from hf_efficient.data.folders import cache_folder
 from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_files import Finder
 from hf_efficient.data.image_rows import Blocks, RowReader
 from hf_efficient.data.image_sets import ImageSet, load_images, load_masks, load_objects
+from hf_efficient.data.image_sources import open_parquet
 from hf_efficient.data.images_on_demand import ImagesOnDemand
 from hf_efficient.training.loop import EpochSampler
 from hf_efficient.training.tasks import train
@@ -105,6 +108,27 @@ def test_an_epoch_reads_each_row_group_once(tmp_path, monkeypatch):
     assert list(sampler) != list(EpochSampler(len(images), 0, blocks=images.blocks))
 
 
+def test_a_plain_trainer_reads_each_row_group_once(tmp_path, monkeypatch):
+    """With our sampler; in its own random order, again and again."""
+    monkeypatch.setattr(image_rows, "HELD_BYTES", 1)
+    images = load_images(regroup(write_splits(tmp_path / "set", 40), 5), image_size=8, streaming=True).train
+    opened = []
+    monkeypatch.setattr(image_rows, "open_parquet", lambda *x: opened.append(x) or open_parquet(*x))
+    sizes = {"image_size": 8, "patch_size": 4, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    model = ViTForImageClassification(ViTConfig(**sizes, intermediate_size=8))
+
+    class Ordered(Trainer):
+        def _get_train_sampler(self, train_dataset=None):
+            return EpochSampler(len(self.train_dataset), seed=0, blocks=self.train_dataset.blocks)
+
+    settings = {"num_train_epochs": 1, "per_device_train_batch_size": 8, "use_cpu": True, "save_strategy": "no"}
+    arguments = TrainingArguments(str(tmp_path), **settings, remove_unused_columns=False, report_to="none")
+    for trainer in (Ordered, Trainer):
+        opened.clear()
+        trainer(model, arguments, take_batch, ImageBatches(images, **LOOKS)).train()
+        assert len(opened) == 8 if trainer is Ordered else len(opened) > 20
+
+
 def test_what_is_mixed_is_read_together():
     blocks, samples = Blocks(torch.tensor([0, 3, 10]), 1), torch.tensor([0, 2, 3, 9])
     near = blocks.near(samples, torch.tensor([7, 2, 0, 8]))
@@ -148,19 +172,49 @@ def test_the_cache_is_shown_and_cleared(tmp_path, capsys):
     assert json.loads(next(cache_folder().glob("images/*/info.json")).read_text())["shape"] == [8, 3, 8, 8]
 
 
-def test_training_resumes_by_position(tmp_path):
-    """In mid-epoch, to the same weights."""
-    data = regroup(write_splits(tmp_path / "set", 40), 5)
+def write_run(folder, data, **training) -> str:
     shape = {"image_size": 8, "patch_size": 4, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    saves = {"save_strategy": "steps", "save_steps": 4, "save_total_limit": None, "load_best_model_at_end": False}
     sections = {
         "task": "image-classification",
         "dataset": {"name": str(data), "streaming": True, "image_size": 8},
         "model": {"model_type": "hugginggreen_vit", **shape},
-        "training": {"max_steps": 9, "per_device_train_batch_size": 6, "eval_strategy": "no", **saves},
+        "training": {"max_steps": 9, "per_device_train_batch_size": 6, "eval_strategy": "no", **training},
         "energy": {"enabled": False},
     }
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(sections))
+    (folder / "run.yaml").write_text(yaml.safe_dump(sections))
+    return str(folder / "run.yaml")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("fault", ["image", "file"])
+def test_what_is_met_late_is_told_in_one_line(tmp_path, capsys, monkeypatch, workers, fault):
+    data, images = tmp_path / "set", [photo(i) for i in range(40)]
+    images[30] = b"no image" if fault == "image" else images[30]
+    write_table(data / "train.parquet", images, [0, 1] * 20)
+    write_table(data / "test.parquet", images[:8], [0, 1] * 4)
+    regroup(data, 5)
+    message = "train.parquet, row 30: cannot identify the format of the image."
+    if fault == "file":
+        content = bytearray((data / "train.parquet").read_bytes())
+        start = pq.ParquetFile(data / "train.parquet").metadata.row_group(6).column(0).data_page_offset
+        content[start : start + 40] = bytes(40)
+        (data / "train.parquet").write_bytes(content)
+        message = "train.parquet can't be read as parquet"
+    monkeypatch.setattr(ImagesOnDemand, "sample", lambda images: images.take(torch.arange(8))[0])
+    run = write_run(tmp_path, data, dataloader_num_workers=workers, output_dir=str(tmp_path / "out"))
+    assert command(["train", run]) == 1
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("Error: dataset: ") and message in line and "Traceback" not in line
+    if fault == "image":
+        assert command(["train", run, "--skip_corrupt", "true", "--output_dir", str(tmp_path / "skipped")]) == 0
+        assert f"left out    1 rows or objects, as {data}/train.parquet, row 30: cannot" in capsys.readouterr().out
+
+
+def test_training_resumes_by_position(tmp_path):
+    """In mid-epoch, to the same weights."""
+    data = regroup(write_splits(tmp_path / "set", 40), 5)
+    saves = {"save_strategy": "steps", "save_steps": 4, "save_total_limit": None, "load_best_model_at_end": False}
+    write_run(tmp_path, data, **saves)
     train(str(tmp_path / "run.yaml"), ["--output_dir", str(tmp_path / "whole")])
     shutil.copytree(tmp_path / "whole" / "checkpoint-4", tmp_path / "resumed" / "checkpoint-4")
     train(str(tmp_path / "run.yaml"), ["--output_dir", str(tmp_path / "resumed")])

@@ -101,7 +101,7 @@ def test_values_may_have_names(tmp_path):
     [
         (mask(0, (8, 8)), "its mask is 8x8 pixels, and the image 16x8"),
         (photo(0, (16, 8)), r"its mask is a picture in colours \(RGB\): pixels must be numbers of classes"),
-        (None, "column 'mask' holds no mask"),
+        (None, "there is no file .*masks/3.png"),
     ],
 )
 def test_wrong_masks_are_named_or_left_out(tmp_path, wrong, message):
@@ -125,6 +125,14 @@ def test_classes_that_training_never_saw_are_told(tmp_path):
     write_masks(tmp_path / "set" / "test", values=(0, 3))
     with pytest.warns(UserWarning, match="test has 1 classes that are in no training image, as 'car'"):
         load_masks(tmp_path / "set", class_names=["sky", "road", "tree", "car"])
+    with pytest.raises(ValueError, match="test has masks of class 3, and training has none above 2: set class_names"):
+        load_masks(tmp_path / "set")
+
+
+@pytest.mark.parametrize(("class_names", "message"), [(None, "no class but 0"), (["sky"], "no pixels that count")])
+def test_masks_in_which_nothing_counts(tmp_path, class_names, message):
+    with pytest.raises(ValueError, match=message):
+        load_masks(write_masks(tmp_path / "set", values=(255,)), class_names=class_names)
 
 
 def test_sizes_that_differ_are_resized_without_new_classes(tmp_path):

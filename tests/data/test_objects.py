@@ -125,6 +125,20 @@ def test_unknown_categories_and_objects_of_another_shape(tmp_path):
             load_objects(file)
 
 
+def test_objects_in_csv(tmp_path):
+    """As JSON; a cell that is none is named, or left out."""
+    cells = ['"{""bbox"": [[0, 0, 2, 2]], ""category"": [""cell""]}"'] * 8
+    for i in range(8):
+        photo(i).save(tmp_path / f"{i}.png")
+    for cells[3], message in (("{bbox", r"row 3 .*column 'objects': '\{bbox' is not JSON"), ("5", "row 3 .*, got 5")):
+        rows = [f"{i}.png,{cell}" for i, cell in enumerate(cells)]
+        (tmp_path / "a.csv").write_text("\n".join(["file_name,objects", *rows]))
+        with pytest.raises(CorruptRow, match=message):
+            load_objects(tmp_path / "a.csv")
+        train, evaluation = load_objects(tmp_path / "a.csv", skip_corrupt=True)
+        assert len(train) + len(evaluation) == 7 and train.class_names == ["cell"]
+
+
 def write_coco(folder: Path, count: int = 4, **changes) -> Path:
     """Images of different sizes; image i has i boxes."""
     (folder / "images").mkdir(parents=True)
@@ -160,6 +174,14 @@ def test_coco_files(tmp_path):
     assert last.classes.tolist() == [i % 2 for i in range(many)]
 
 
+def test_images_may_be_in_a_folder_of_their_own(tmp_path, monkeypatch):
+    """Named from where one stands, or as a whole path."""
+    write_coco(tmp_path / "coco", count=8).rename(tmp_path / "boxes.json")
+    monkeypatch.chdir(tmp_path)
+    for folder in ("coco/images", tmp_path / "coco" / "images"):
+        assert load_objects("boxes.json", image_size=8, image_folder=str(folder)).train.class_names == ["cat", "dog"]
+
+
 def test_coco_folders_have_splits(tmp_path):
     write_coco(tmp_path / "set" / "train")
     write_coco(tmp_path / "set" / "valid", count=3)
@@ -189,7 +211,12 @@ def test_crowds_are_left_out_and_counted(tmp_path):
         ({"images": [{"id": 10, "file_name": "0.png"}] * 2}, "the same id twice"),
         ({"categories": [{"id": 3, "name": "cat"}]}, r"annotations\[2\].category_id=7 is none that it lists"),
         ({"annotations": [{"image_id": 99, "category_id": 3}]}, r"annotations\[0\].image_id=99 is none"),
-        ({"annotations": [{"image_id": 10, "category_id": 3}]}, r"annotations\[0\] has no bbox"),
+        ({"annotations": [{"image_id": 10, "category_id": 3}]}, r"annotations\[0\].bbox=None must be four"),
+        (
+            {"annotations": [{"image_id": 10, "category_id": 3, "bbox": ["a", 1, 2, 3]}]},
+            r"annotations.json: annotations\[0\].bbox=\['a', 1, 2, 3\] must be four numbers",
+        ),
+        ({"annotations": []}, "annotations.json has no objects: there is nothing to learn or to score"),
     ],
 )
 def test_wrong_coco_files(tmp_path, changes, message):

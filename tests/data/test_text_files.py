@@ -91,6 +91,7 @@ def test_rows_without_a_text_are_named_or_counted(tmp_path):
     ("rows", "message"),
     [
         ([{"a": "x", "b": "y"}], "text_column is ambiguous: .* has 'a' and 'b'. Set text_column to one"),
+        ([{"text": 1}], "text_column='text': .* has the columns of text none"),
         ([{"a": 1}], "text_column is missing: .* has the columns a, and none is called text, sentence"),
     ],
 )

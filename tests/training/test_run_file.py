@@ -41,6 +41,8 @@ def test_values_are_laid_over_the_bases(write):
 def test_steps_take_the_place_of_a_budget(write):
     found = read_file(write("second", base="first", training={"max_steps": 3}))
     assert "budget" not in found["training"] and found["training"]["max_steps"] == 3
+    for words in (["--max_steps", "3", "--budget", "null"], ["--budget", "null", "--max_steps", "3"]):
+        assert load_run([write("third", base="first"), *words]).training.max_steps == 3  # in any order
 
 
 def test_of_several_bases_the_last_goes_first(write):

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ...data.image_sources import UnreadableData
+from ...errors import told
 from ..configs import find_config
-from ..errors import RunError
+from ..errors import RunError, TrainingError
 from ..run import Run
 from ..run_file import read_file
 from ..trainer import EfficientTrainer
@@ -54,7 +56,8 @@ def train(config: str, overrides: Sequence[str] = (), tasks: Sequence[str] = ())
     file = str(find_config(config))
     main = TASKS[find_task(file, tasks or list(TASKS))]
     try:
-        return main([file, *overrides])
+        with told("dataset", TrainingError, (UnreadableData,)):  # that no batch had needed until now
+            return main([file, *overrides])
     finally:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()

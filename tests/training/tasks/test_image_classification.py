@@ -4,10 +4,13 @@ import json
 import os
 import signal
 import subprocess
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -215,17 +218,34 @@ def accelerate(start, file):
     assert process.returncode == 0, error[-3000:]
 
 
+def write_digits(folder: Path) -> dict:
+    """Digits in parquet, of which one is none, as a data set to stream."""
+    folder.mkdir()
+    for split, images in zip(("train", "test"), load_images("digits", limit=100), strict=True):
+        pictures = [Image.fromarray(x.permute(1, 2, 0).numpy()) for x in images.pixels]
+        rows = [BytesIO() for _ in pictures]
+        for picture, row in zip(pictures, rows, strict=True):
+            picture.save(row, "PNG")
+        content = [row.getvalue() if i != 7 else b"no image" for i, row in enumerate(rows)]
+        table = pa.table({"image": content, "label": images.labels.numpy()})
+        pq.write_table(table, folder / f"{split}.parquet", row_group_size=20)
+    return {"name": str(folder), "limit": None, "image_size": 8, "streaming": True, "skip_corrupt": True}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [torchrun, accelerate])
-def test_two_processes_equal_one_with_the_same_global_batch(config, start, preloaded, tmp_path, launcher):
+@pytest.mark.parametrize(("launcher", "streams"), [(torchrun, False), (accelerate, False), (torchrun, True)])
+def test_two_processes_equal_one_with_the_same_global_batch(config, start, preloaded, tmp_path, launcher, streams):
     """Dropout is drawn per process; everything else, sampled patches too, is the same.
 
     Keys have no bias here: its gradient is 0 but for rounding, of which Adam makes steps of full length. The lowest
     accuracy is called the best, so that the last weights are not: in the end every process must load those.
     """
     exact, early = {"model": {"hidden_dropout_prob": 0.0, "qkv_bias": False}}, {"greater_is_better": False}
+    if streams:
+        exact["dataset"] = write_digits(tmp_path / "digits")
     finish(preloaded.run(SCRIPT, config("one", **exact, training=early)))
     launcher(start, config("two", **exact, training={"per_device_train_batch_size": 8, **early}))
-    assert json.loads((tmp_path / "two" / "results.json").read_text())["best_step"] < 15
-    assert json.loads((tmp_path / "two" / "results.json").read_text())["processes"] == 2
+    results = json.loads((tmp_path / "two" / "results.json").read_text())
+    assert results["best_step"] < 15 and results["processes"] == 2
+    assert results.get("skipped", {}).get("count", 0) == (2 if streams else 0)
     assert_equal_results(tmp_path / "two", tmp_path / "one", exact=False)
