@@ -37,6 +37,7 @@ from transformers import initialization as init
 
 from ..attention.base import check_choice, check_positive
 from ..attention.counter import Counter
+from .constants import constant
 
 REC_601 = (0.299, 0.587, 0.114)
 HEURISTICS = ("contrast", "variance", "entropy")
@@ -194,7 +195,7 @@ def luminance(pixel_values: Tensor, mean: tuple[float, ...], std: tuple[float, .
     channels = pixel_values.shape[1]
     x = pixel_values.to(torch.promote_types(pixel_values.dtype, torch.float32))
     weight = REC_601 if channels == 3 else (1 / channels,) * channels
-    mean, std, weight = (x.new_tensor(values).view(-1, 1, 1) for values in (mean, std, weight))
+    mean, std, weight = (constant(values, x).view(-1, 1, 1) for values in (mean, std, weight))
     grey = torch.addcmul(mean, x, std).clamp_(0, 1).mul_(weight).sum(1)
     if grey.device.type == "cpu" and not torch.compiler.is_compiling() and grey.sum().isnan():
         raise ValueError("pixel_values holds NaN: patches can't be ranked.")  # elsewhere looking would cost a sync

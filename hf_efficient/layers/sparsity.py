@@ -43,13 +43,13 @@ class AttentionSparsity(nn.Module):
         **where,
     ) -> Tensor:
         """q (B, H, N, D), k (B, H, M, D), masks (B, N) and (B, M), True = real -> a scalar in [0, 1]"""
-        length = q.shape[2]
-        rows = torch.arange(length) if length <= self.num_rows else torch.randperm(length)[: self.num_rows]
-        rows = rows.to(q.device)
+        length, device = q.shape[2], q.device
+        draw = torch.arange if length <= self.num_rows else torch.randperm
+        rows = draw(length, device=device)[: self.num_rows]
         weights = attention.weights(zero_masked(q, query_mask), k, key_mask=key_mask, rows=rows, **where)
         weights = weights.to(torch.promote_types(weights.dtype, torch.float32)).abs()  # (B, H, S, N)
         total = weights.sum(-1, keepdim=True)
-        allowed = allowed_keys(k.shape[2], attention.causal, key_mask, rows, q.device)
+        allowed = allowed_keys(k.shape[2], attention.causal, key_mask, rows, device)
         keys = total.new_full((), k.shape[2]) if allowed is None else allowed.sum(-1).to(total.dtype)  # (B, 1, S)
         counted = (keys >= 2) & (total.squeeze(-1) > 0)  # (B, H, S)
         if query_mask is not None:

@@ -65,7 +65,7 @@ def stabilise_queries(
 def safe_chunk_size(logits: Tensor, before: Tensor, chunk_size: int) -> int:
     """The largest chunk in which no running maximum rises by more than SAFE_RANGE; a chunk of one token is exact.
     Natural logarithms: logits (B, H, N, F), `before` (B, H, F)."""
-    if torch.compiler.is_exporting():  # a graph can't ask; whoever exports compares
+    if torch.compiler.is_exporting() or logits.is_meta:  # a graph can't ask; whoever exports compares
         return min(chunk_size, logits.shape[2])
     top = torch.maximum(logits.detach().cummax(2).values, before.detach().unsqueeze(2))
     chunk_size = min(chunk_size, logits.shape[2])

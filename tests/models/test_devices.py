@@ -3,20 +3,35 @@
 Models run on `meta`, where asking for a value or bringing a tensor of the wrong device fails by itself.
 """
 
+from contextlib import contextmanager
+
 import pytest
 import torch
-from families import HEADS, head_id, inputs, tiny_model
+from families import HEADS, head_id, inputs, tiny_config, tiny_model
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from hf_efficient.attention import list_attentions
-from hf_efficient.models.auto import FAMILIES
+from hf_efficient.models.compressive_performer.fast import decoding
 
 # Non-maximum suppression is a loop that ends when nothing is left to suppress: its predictions are looked at before.
 FIELDS = {"mobilevit_v2": {"ssd_suppression": False}}
-WAITS = {"_local_scalar_dense", "nonzero", "equal", "masked_select", "unique2"}
-LANGUAGE = "compressive_performer"
-heads = pytest.mark.parametrize("head", [*HEADS, (LANGUAGE, "AutoModelForCausalLM")], ids=head_id)
+WAITS = {"_local_scalar_dense", "nonzero", "equal", "masked_select", "_unique2", "_linalg_check_errors"}
+LANGUAGE, GREEN = (
+    ("compressive_performer", "AutoModelForCausalLM"),
+    ("hugginggreen_vit", "AutoModelForImageClassification"),
+)
+ALL_HEADS = [*HEADS, LANGUAGE]
+CLASSIFIER = ("kerformer_text", "AutoModelForSequenceClassification")
+# What takes another way through a family's code.
+VARIANTS = [
+    *((GREEN, {"heuristic": name}) for name in ("contrast", "entropy")),
+    *((GREEN, {"attention_sparsity": kind, "attention_sparsity_weight": 0.1}) for kind in ("entropy", "hoyer")),
+    (GREEN, {"routing": "tokens"}),
+    *((LANGUAGE, {"compression": kind}) for kind in ("autoencoder", "mean", "max")),
+    (LANGUAGE, {"reversible": True}),
+]
 
 
 class OnDevice(TorchDispatchMode):
@@ -28,24 +43,58 @@ class OnDevice(TorchDispatchMode):
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         result = func(*args, **(kwargs or {}))
         made = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
-        devices = {x.device.type for x in (*given, *made) if x.dim()}
-        if devices == {"cpu"} or not devices:
+        seen = [*given, *made]
+        if all(x.device.type == "cpu" for x in seen):
             return result
         assert name not in WAITS, f"{name} waits for the device"
-        assert len(devices) == 1, f"{name} copies between {' and '.join(sorted(devices))}"
-        assert all(x.dtype not in (torch.float64, torch.complex128) for x in made), f"{name} makes float64"
+        if name in ("index", "index_put", "index_put_"):
+            assert all(x is None or x.dtype != torch.bool for x in args[1]), f"{name} by a mask waits for the device"
+        # A number of the CPU is an argument of what runs on the device, unless it is a tensor there.
+        devices = {x.device.type for x in seen if x.dim() or name in ("_to_copy", "copy_")}
+        assert len(devices) < 2, f"{name} copies between {' and '.join(sorted(devices))}"
+        wide = [x for x in seen if x.dtype in (torch.float64, torch.complex128) and x.device.type != "cpu"]
+        assert not wide, f"{name} has float64"
         return result
 
 
+class NoLists(TorchFunctionMode):
+    """Refuses Python's numbers in a tensor of a device: they are copied there, and no operator tells of it."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func in (torch.tensor, torch.as_tensor, torch.Tensor.new_tensor):
+            assert result.device.type == "cpu", f"{func.__name__} copies numbers to the device"
+        return result
+
+
+@contextmanager
+def watched():
+    with OnDevice(), NoLists():
+        yield
+
+
+def fitting(head) -> list[str]:
+    """The mechanisms that its config takes."""
+
+    def fits(name: str) -> bool:
+        try:
+            return bool(tiny_config(head[0], attention=name))
+        except ValueError:
+            return False
+
+    return [name for name in list_attentions() if fits(name)]
+
+
 def batch_for(model):
-    if model.main_input_name == "input_ids":
+    if hasattr(model, "lm_head"):
         ids = torch.randint(0, 200, (2, 20))
-        return {"input_ids": ids, "labels": ids} if hasattr(model, "lm_head") else {"input_ids": ids}
-    return inputs(model, labels=not type(model).__name__.endswith("ForObjectDetection"))  # whose loss is SciPy's
+        return {"input_ids": ids, "labels": ids}
+    name = type(model).__name__
+    return inputs(model, labels=name != "HuggingGreenViTForObjectDetection")  # whose loss is SciPy's
 
 
 def on_meta(thing):
-    return {name: x.to("meta") for name, x in thing.items()} if isinstance(thing, dict) else thing.to("meta")
+    return tree_map(lambda x: x.to("meta") if isinstance(x, torch.Tensor | torch.nn.Module) else x, thing)
 
 
 def run(model, batch):
@@ -56,43 +105,66 @@ def run(model, batch):
         output.loss.backward()
 
 
-@heads
-def test_training_neither_waits_nor_copies(head):
-    model = on_meta(tiny_model(*head, **FIELDS.get(head[0], {}))).train()
+def check_training(head, **fields):
+    model = on_meta(tiny_model(*head, **FIELDS.get(head[0], {}), **fields)).train()
     batch = on_meta(batch_for(model))
     run(model, batch)  # tables are made once
-    with OnDevice():
+    with watched():
         run(model, batch)
 
 
-@pytest.mark.parametrize("head", [(name, "AutoModel") for name in FAMILIES], ids=head_id)
+@pytest.mark.parametrize("head", ALL_HEADS, ids=head_id)
+def test_training_neither_waits_nor_copies(head):
+    check_training(head)
+
+
+@pytest.mark.parametrize(("head", "fields"), VARIANTS, ids=str)
+def test_variants(head, fields):
+    check_training(head, **fields)
+
+
+@pytest.mark.parametrize("head", ALL_HEADS, ids=head_id)
 @torch.no_grad()
 def test_inference_neither_waits_nor_copies(head):
     model = on_meta(tiny_model(*head, **FIELDS.get(head[0], {}))).eval()
     batch = on_meta(batch_for(model))
     model(**batch)
-    with OnDevice():
+    with watched():
         model(**batch)
 
 
 @pytest.mark.parametrize("attention", list_attentions())
 def test_every_mechanism(attention):
     grid = attention in list_attentions(needs_grid=True)
-    model = on_meta(tiny_model("kerformer_vit", attention=attention, use_cls_token=not grid)).train()
-    batch = on_meta(batch_for(model))
-    run(model, batch)
-    with OnDevice():
-        run(model, batch)
+    check_training(("kerformer_vit", "AutoModel"), attention=attention, use_cls_token=not grid)
 
 
-@pytest.mark.parametrize("attention", ["kerformer", "performer"])
+@pytest.mark.parametrize(("head", "attention"), [(head, x) for head in (CLASSIFIER, LANGUAGE) for x in fitting(head)])
+def test_every_mechanism_with_padding_or_memory(head, attention):
+    check_training(head, attention=attention)
+
+
+@pytest.mark.parametrize("attention", fitting(LANGUAGE))
 @torch.no_grad()
 def test_a_step_of_decoding(attention):
-    model = on_meta(tiny_model(LANGUAGE, "AutoModelForCausalLM", attention=attention))
-    tokens = torch.zeros(2, 11, dtype=torch.long, device="meta")
+    model = on_meta(tiny_model(*LANGUAGE, attention=attention))
+    decode(model, watched())
+
+
+@pytest.mark.parametrize("attention", ["linear_elu", "performer", "softmax"])
+@torch.no_grad()
+def test_a_step_of_fast_decoding(attention):
+    """Which is not for `meta`; on the CPU nothing is asked for either."""
+    model = tiny_model(*LANGUAGE, attention=attention)
+    decode(model, NoScalars())
+    assert model.model in decoding._decoders
+
+
+def decode(model, watch):
+    tokens = torch.zeros(2, 11, dtype=torch.long, device=model.device)
     cache = model(tokens, use_cache=True).past_key_values
     model(tokens[:, :1], past_key_values=cache)
-    with OnDevice():
+    with watch:
         for _ in range(6):  # over the end of a segment
             model(tokens[:, :1], past_key_values=cache)
 
@@ -117,12 +189,21 @@ class NoScalars(TorchDispatchMode):
 
 
 def test_the_watch_sees_what_it_should():
-    with OnDevice():
+    x = torch.ones(2, 2, device="meta")
+    with watched():
         torch.ones(3).nonzero()  # the CPU waits for nobody
+        x * torch.tensor(2.0)
         for wrong in (
             lambda: torch.ones(2).to("meta"),
-            lambda: torch.ones(2, device="meta").double(),
-            lambda: torch.ones(2, device="meta").nonzero(),
+            lambda: torch.ones(()).to("meta"),
+            lambda: torch.tensor([1.0], device="meta"),
+            lambda: x.new_tensor(1.0),
+            lambda: x.double(),
+            lambda: x.sum().double(),
+            lambda: x.masked_fill_(x > 0, 1)[x > 0],
+            lambda: x.index_put_((x > 0,), x[0, 0]),
+            lambda: torch.linalg.inv(x),
+            lambda: x.sum().item(),
         ):
-            with pytest.raises((AssertionError, NotImplementedError, RuntimeError)):
+            with pytest.raises((AssertionError, NotImplementedError, RuntimeError)):  # the latter two of `meta` itself
                 wrong()

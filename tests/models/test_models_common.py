@@ -133,6 +133,18 @@ def test_hidden_states_follow_version_5(head):
 
 
 @heads
+def test_hidden_states_of_some_layers(head):
+    """A list instead of True; the others' are None."""
+    model = tiny_model(*head)
+    if isinstance(type(model)._can_record_outputs["hidden_states"], list):
+        pytest.skip("transformers counts the layers of one class alone")
+    every = model(**inputs(model), output_hidden_states=True).hidden_states
+    first, asked, *others = model(**inputs(model), output_hidden_states=[1]).hidden_states
+    assert first is None and others == [None] * len(others)
+    assert any(torch.equal(asked, x) for x in every)
+
+
+@heads
 def test_loss_is_divided_by_the_number_of_items(head):
     """With gradient accumulation the Trainer passes `num_items_in_batch`: ignoring it multiplies the loss."""
     if head[1] != CLASSIFIERS[head[0]]:

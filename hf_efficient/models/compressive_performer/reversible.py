@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache
 
 from ...attention.bypass import are_all_hooked, is_hooked
 from ...layers.block import mean_of
+from ...linear.autocast import autocast_as_now
 from .memory import Memory
 from .schedule import Schedule
 
@@ -101,7 +102,7 @@ class _Reversible(torch.autograd.Function):
         for called in calls:
             first, second, loss = called.forward(first, second)
             losses.append(loss)
-        ctx.calls, ctx.autocast = calls, autocast_as_now(streams.device.type)
+        ctx.calls, ctx.autocast = calls, autocast_as_now(streams)
         streams = torch.cat([first, second], -1)
         ctx.save_for_backward(streams)
         return streams, *losses
@@ -155,9 +156,3 @@ class Randomness:
             torch.set_rng_state(self.state)
             set_device_states(self.devices, self.states, device_type=self.kind)
             yield
-
-
-def autocast_as_now(kind: str) -> Callable[[], torch.autocast]:
-    """Of a kind of device: backward passes run outside the region that their forward passes ran in."""
-    now = {"dtype": torch.get_autocast_dtype(kind), "enabled": torch.is_autocast_enabled(kind)}
-    return lambda: torch.autocast(kind, **now)

@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...layers.constants import constant
+
 LARGEST = 4096.0  # colours from 0 to 1 stay far below; beyond, half precision would overflow
 
 
@@ -72,14 +74,14 @@ class ImageSignatures(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, H, width), or (B, H + W, width) with two directions; in float32 or more"""
-        wide = torch.promote_types(pixel_values.dtype, torch.float32)
-        colours = pixel_values.to(wide) * pixel_values.new_tensor(self.scale, dtype=wide).view(-1, 1, 1)
+        x = pixel_values.to(torch.promote_types(pixel_values.dtype, torch.float32))
+        colours = x * constant(self.scale, x).view(-1, 1, 1)
         found = signature(colours.permute(0, 2, 3, 1), self.depth)
         if self.two_directions:
             found = torch.cat([found, signature(colours.permute(0, 3, 2, 1), self.depth)], 1)
         if self.rescale_levels:
-            sizes = [(math.factorial(level), len(self.scale) ** level) for level in range(1, self.depth + 1)]
-            found = found * found.new_tensor([factor for factor, count in sizes for _ in range(count)])
+            levels = found.split([len(self.scale) ** level for level in range(1, self.depth + 1)], -1)
+            found = torch.cat([math.factorial(level) * part for level, part in enumerate(levels, 1)], -1)
         return found.clamp(-LARGEST, LARGEST)
 
     def extra_repr(self) -> str:

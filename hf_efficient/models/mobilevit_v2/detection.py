@@ -7,12 +7,14 @@ predicts for each the offset l to a box, and logits of the classes and, last, of
 """
 
 import math
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.image_transforms import center_to_corners_format, corners_to_center_format
 
+from ...layers.constants import constant
 from ..base import check_single_labels
 from .configuration_mobilevit_v2 import MobileViTv2Config
 from .convolution import ConvLayer
@@ -93,7 +95,7 @@ def make_anchors(config: MobileViTv2Config, sizes: list[tuple[int, int]], device
         y = (torch.arange(rows, device=device) + 0.5) / rows
         x = (torch.arange(columns, device=device) + 0.5) / columns
         centres = torch.stack([x.expand(rows, -1), y.unsqueeze(1).expand(-1, columns)], -1).view(-1, 1, 2)
-        shapes = torch.tensor(shapes, device=device)
+        shapes = constant(chain.from_iterable(shapes), x).view(-1, 2)
         level = torch.cat([centres.expand(-1, len(shapes), -1), shapes.expand(len(centres), -1, -1)], -1)
         levels.append(level.flatten(0, 1))
     return torch.cat(levels).clamp(0, 1)
@@ -131,10 +133,10 @@ def match_anchors(boxes: Tensor, anchors: Tensor, threshold: float) -> Tensor:
     iou = pairwise_iou(center_to_corners_format(boxes), center_to_corners_format(anchors))  # (n, A)
     overlap, matched = iou.max(0)
     matched = matched.masked_fill(overlap < threshold, -1)
-    best = iou.argmax(1)
-    for index, anchor in enumerate(best):  # in order, so that of two boxes with one best anchor the later has it
-        matched[anchor] = index
-    return matched
+    indices = torch.arange(len(boxes), device=anchors.device)
+    # Of two boxes with one best anchor the later has it.
+    best = torch.full_like(matched, -1).scatter_reduce(0, iou.argmax(1), indices, "amax")
+    return torch.where(best >= 0, best, matched)
 
 
 def check_boxes(labels: list[dict], batch: int, num_labels: int) -> None:
@@ -150,7 +152,7 @@ def check_boxes(labels: list[dict], batch: int, num_labels: int) -> None:
                 f"boxes must be ({len(classes)}, 4) for {len(classes)} class_labels, got {tuple(boxes.shape)}."
             )
         check_single_labels(classes, num_labels)
-        if len(boxes) and not (boxes[:, 2:] > 0).all():
+        if boxes.device.type == "cpu" and not (boxes[:, 2:] > 0).all():  # elsewhere the answer costs a sync
             raise ValueError("boxes must have a width and a height above 0: (centre x, centre y, width, height).")
 
 
@@ -173,13 +175,16 @@ def ssd_loss(
     targets, classes = torch.stack(targets), torch.stack(classes)  # (B, A, 4), (B, A)
     positive = classes != background
     offsets, logits = offsets.float(), logits.float()
-    wanted = encode_boxes(targets[positive], anchors.expand_as(targets)[positive], config.ssd_variances)
-    box_loss = F.smooth_l1_loss(offsets[positive], wanted, reduction="sum")
+    targets = torch.where(positive.unsqueeze(-1), targets, anchors)  # of the others no logarithm is taken of 0
+    box_losses = F.smooth_l1_loss(offsets, encode_boxes(targets, anchors, config.ssd_variances), reduction="none")
     losses = F.cross_entropy(logits.mT, classes, reduction="none")  # (B, A)
     counted = positive | hardest(losses.detach().masked_fill(positive, -1), positive.sum(1), config.ssd_negative_ratio)
     count = kwargs.get("num_items_in_batch")
     count = positive.sum().clamp_min(1) if count is None else count
-    return {"loss_ce": losses[counted].sum() / count, "loss_bbox": box_loss / count}
+    # Sums over all anchors: to pick some would wait for the device.
+    box_loss = box_losses.sum(-1).where(positive, 0).sum()
+    class_loss = losses.where(counted, 0).sum()
+    return {"loss_ce": class_loss / count, "loss_bbox": box_loss / count}
 
 
 def hardest(losses: Tensor, num_positive: Tensor, ratio: float) -> Tensor:

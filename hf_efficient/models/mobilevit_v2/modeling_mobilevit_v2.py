@@ -189,7 +189,7 @@ class MobileViTv2ForSemanticSegmentation(MobileViTv2PreTrainedModel):
         self,
         pixel_values: Tensor | None = None,
         labels: Tensor | None = None,
-        output_hidden_states: bool | None = None,
+        output_hidden_states: bool | list[int] | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> SemanticSegmenterOutput:
         """labels (B, H, W) class of each pixel -> logits (B, num_labels, H / stride, W / stride)"""
@@ -197,9 +197,8 @@ class MobileViTv2ForSemanticSegmentation(MobileViTv2PreTrainedModel):
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         auxiliary = self.auxiliary_head if self.training and labels is not None else None
-        outputs = self.mobilevitv2(
-            pixel_values, output_hidden_states=output_hidden_states or auxiliary is not None, **kwargs
-        )
+        needed = output_hidden_states if auxiliary is None else True  # all, though some layers' were asked for
+        outputs = self.mobilevitv2(pixel_values, output_hidden_states=needed, **kwargs)
         logits = self.segmentation_head(outputs.last_hidden_state)
         loss = None
         if labels is not None:
@@ -268,21 +267,19 @@ class MobileViTv2ForObjectDetection(MobileViTv2PreTrainedModel):
         self.post_init()
 
     @can_return_tuple
+    @filter_output_hidden_states
     def forward(
         self,
         pixel_values: Tensor | None = None,
         pixel_mask: Tensor | None = None,
         labels: list[dict[str, Tensor]] | None = None,
-        output_hidden_states: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MobileViTv2ObjectDetectionOutput:
         """labels: for each image `class_labels` (n,) and `boxes` (n, 4), centre, width and height, relative to it."""
         checked = pixel_mask is not None and pixel_mask.device.type == "cpu" and not torch.compiler.is_compiling()
         if checked and not pixel_mask.all():
             raise ValueError("pixel_mask: padded images are not supported; resize all to the same size.")
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        outputs = self.mobilevitv2(pixel_values, output_hidden_states=True, **kwargs)
+        outputs = self.mobilevitv2(pixel_values, **kwargs)
         offsets, logits, sizes = self.detection_head(*outputs.hidden_states[3:])
         anchors = make_anchors(self.config, sizes, device=offsets.device)
         boxes = decode_boxes(offsets.float(), anchors, self.config.ssd_variances)
@@ -299,7 +296,7 @@ class MobileViTv2ForObjectDetection(MobileViTv2PreTrainedModel):
             logits=logits,
             pred_boxes=boxes,
             last_hidden_state=outputs.last_hidden_state,
-            hidden_states=outputs.hidden_states if output_hidden_states else None,
+            hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
 

@@ -65,6 +65,7 @@ def test_auxiliary_head_is_for_training_only():
     output = model(**inputs)
     torch.testing.assert_close(output.loss, plain(**inputs).loss + 0.4 * auxiliary, atol=1e-4, rtol=1e-4)
     assert output.hidden_states is None
+    torch.testing.assert_close(model(**inputs, output_hidden_states=[0]).loss, output.loss)  # which needs another's
     output.loss.backward()
     assert all(p.grad is not None for p in model.auxiliary_head.parameters())
 
