@@ -5,8 +5,8 @@ folder = hub.pull("me/kerformer-vit", revision="v1")
 AutoModelForImageClassification.from_pretrained(folder)
 """
 
-from .client import Call, HubError, scrub, time_for
+from .client import Call, HubError, scrub
 from .contents import LEFT_OUT
 from .transfer import Push, create, pull, push, verify
 
-__all__ = ["LEFT_OUT", "Call", "HubError", "Push", "create", "pull", "push", "scrub", "time_for", "verify"]
+__all__ = ["LEFT_OUT", "Call", "HubError", "Push", "create", "pull", "push", "scrub", "verify"]

@@ -69,7 +69,11 @@ class Call:
     def allow(self, size: int) -> None:
         """More time for so many bytes, unless the caller has said how much there is."""
         if not self.fixed:
-            self.timeout = max(self.timeout, time_for(size))
+            self.timeout = max(self.timeout, BASE_TIMEOUT + size / SLOWEST)
+
+    def spend(self, seconds: float) -> None:
+        """So much of the time is over before it begins; a second is left in any case."""
+        self.start -= max(0.0, min(seconds, self.timeout - 1.0))
 
     def run(self, work: Callable[["Call"], T]) -> T:
         """The result of `work(self)`, repeated where that may help; HubError at the latest when time is up."""
@@ -91,8 +95,8 @@ class Call:
     def expired(self) -> HubError:
         problem = self.problem or next((f"no answer from {one}, or not all of it" for one in self.asked.values()), "")
         reason = f"; the last problem: {str(problem).rstrip('.')}" if problem else ""
-        message = f"{self.what}: not done within {self.timeout:.3g} s (--timeout allows for more){reason}."
-        return HubError(message, True, self.token)
+        more = "--timeout, in training --hub_timeout, allows for more"
+        return HubError(f"{self.what}: not done within {self.timeout:.3g} s ({more}){reason}.", True, self.token)
 
     def _run(self, work: Callable[["Call"], T], outcome: list) -> None:
         _own.set(self)
@@ -117,11 +121,6 @@ class Call:
                 raise HubError(f"{self.what}: {problem}", problem.transient, self.token)
             logger.warning("%s: %s Trying again in %g s (%d of %d).", self.what, problem, wait, attempt, ATTEMPTS - 1)
             time.sleep(wait)
-
-
-def time_for(size: int) -> float:
-    """Seconds that a call which transfers so many bytes may take, unless it is told another time."""
-    return BASE_TIMEOUT + size / SLOWEST
 
 
 class DeadlinePassed(Exception):

@@ -54,6 +54,7 @@ def push(
     token: str | None = None,
     dry_run: bool = False,
     timeout: float | None = None,
+    spent: float = 0.0,
 ) -> Push:
     """Shares a folder, a model or processor (anything with `save_pretrained`), or a list of these in one commit.
 
@@ -62,7 +63,8 @@ def push(
     that the Hub states are compared with the files. `private=True` never writes to a public repository. A file that
     holds a token is refused: always if it is yours, and what looks like somebody else's unless `allow_tokens`.
 
-    `timeout`: seconds for all of it, including retries; by default 120, and one more for each MiB.
+    `timeout`: seconds for all of it, including retries; by default 120, and one more for each MiB. `spent`: those that
+    are over already, of a deadline for several pushes.
     """
     with _as_folder(source) as folder:
         prefix = f"{path_in_repo.strip('/')}/" if path_in_repo else ""
@@ -72,6 +74,7 @@ def push(
         upload = _Upload(_api(token), repo_id, files)
         call = Call(f"pushing to {repo_id}", timeout, token)
         call.allow(sum(path.stat().st_size for path in files.values()))
+        call.spend(spent)
         if dry_run:
             return upload.preview(call, branch or "main")
         if token is None and huggingface_hub.get_token() is None:

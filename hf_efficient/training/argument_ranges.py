@@ -59,6 +59,7 @@ RANGES = {
     "dataloader_prefetch_factor": AT_LEAST_1_OR_NULL,
     "ddp_bucket_cap_mb": AT_LEAST_1_OR_NULL,
     "ddp_timeout": AT_LEAST_1,
+    "hub_timeout": ABOVE_0,
 }
 
 

@@ -52,6 +52,8 @@ class EfficientTrainingArguments(TrainingArguments):
         image_size_schedule: progress -> height and width that images are made for training; null = those of the data
         length_schedule: for language models, progress -> tokens that are read as one text, as {0: 64, 0.5: 128};
             memory is used where they are a whole segment of the data; null = always
+        hub_timeout: seconds for a push to the Hub, and for all that is left to push at the end; by default 120, and
+            one more for each MiB
         verbose: print every log, not only evaluations and epochs
         disable_tqdm: plain lines instead of a progress bar; by default where there is no terminal
     """
@@ -82,6 +84,7 @@ class EfficientTrainingArguments(TrainingArguments):
     patch_probability: dict | None = field(default=None)
     image_size_schedule: dict | None = field(default=None)
     length_schedule: dict | None = field(default=None)
+    hub_timeout: float | None = field(default=None)
     verbose: bool = field(default=False)
 
     def __post_init__(self):

@@ -36,12 +36,10 @@ class HubMixin:
     """Goes before a Trainer among the bases of a class.
 
     Attributes:
-        hub_timeout: seconds for a push, retries included; None as in `hub.push`
         pushes_results: whether `push_to_hub` will be called after training, so that nothing need be made up for before
         push_failures: what went wrong with pushes during training that have not been made up for
     """
 
-    hub_timeout: float | None = None
     pushes_results = False
 
     def __init__(self, *args, **kwargs):
@@ -59,7 +57,9 @@ class HubMixin:
         self.hub_model_id = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
         try:
             private, token = self.args.hub_private_repo, token or self.args.hub_token
-            self.hub_model_id = hub.create(self.hub_model_id, private=private, token=token, timeout=self.hub_timeout)
+            self.hub_model_id = hub.create(
+                self.hub_model_id, private=private, token=token, timeout=self.args.hub_timeout
+            )
         except hub.HubError as error:
             if not error.transient:
                 raise
@@ -92,7 +92,9 @@ class HubMixin:
             kwargs.setdefault("model_name", self.hub_model_id.split("/")[-1])
             kwargs.setdefault("tags", list(getattr(self.model, "model_tags", None) or []))
             # It may ask the Hub for the model that this one was made from.
-            hub.Call("writing the model card", self.hub_timeout, token).run(lambda _: self.create_model_card(**kwargs))
+            hub.Call("writing the model card", self.args.hub_timeout, token).run(
+                lambda _: self.create_model_card(**kwargs)
+            )
         self._make_up()
         folder, branch = self.args.output_dir, revision or self.args.hub_revision
         if not blocking:
@@ -105,17 +107,14 @@ class HubMixin:
         return pushed
 
     def _push(self, folder: str | Path, message: str | None, token: str | None = None, **options) -> hub.Push:
-        timeout = self.hub_timeout
-        if self._lost:
-            size = sum(path.stat().st_size for path in Path(folder).glob("*") if path.is_file())
-            timeout = max(1.0, (timeout or hub.time_for(size)) - self._lost)
         return hub.push(
             folder,
             self.hub_model_id,
             private=self.args.hub_private_repo,
             message=message or "Upload with hf_efficient",
             token=token or self.args.hub_token,
-            timeout=timeout,
+            timeout=self.args.hub_timeout,
+            spent=self._lost,
             **options,
         )
 

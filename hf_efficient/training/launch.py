@@ -32,7 +32,7 @@ from .trainer import EfficientTrainer
 HARMLESS = {
     *("output_dir", "resume", "run_name", "report_to", "disable_tqdm", "verbose", "log_level"),
     *("num_train_epochs", "max_steps", "load_best_model_at_end", "push_to_hub", "hub_model_id", "hub_strategy"),
-    *("hub_always_push", "hub_revision", "save_total_limit"),
+    *("hub_always_push", "hub_revision", "hub_timeout", "save_total_limit"),
     *("hub_private_repo", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
     *("dataloader_persistent_workers", "early_stopping_patience", "project"),
 }

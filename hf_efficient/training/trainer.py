@@ -184,7 +184,9 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         if self.optimizer is None and self.args.optim == MUON:
             if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-                raise RunError("optim: muon can't be used with FSDP or DeepSpeed: it needs whole matrices.")
+                raise RunError(
+                    "optim: muon needs whole matrices, not those of FSDP or DeepSpeed: set it to adamw_torch."
+                )
             model, args = self.model if model is None else model, self.args
             decayed = set(self.get_decay_parameter_names(model))
             self.optimizer = muon_with_adamw(

@@ -137,7 +137,7 @@ def plant_several(hub, repo):
 def test_06_after_the_deadline_no_thread_goes_on(client, hub, repo, tmp_path, kind):
     plant_several(hub, repo)
     hub.fail(kind, "GET", BLOB, times=999, at=1000)
-    with pytest.raises(ClientError, match=rf"not done within 2 s \(--timeout .*; the last problem: .*{hub.cdn}"):
+    with pytest.raises(ClientError, match=rf"not done within 2 s \(--timeout, .*; the last problem: .*{hub.cdn}"):
         pull(client, repo, tmp_path, "timeout=2")
     sent = len(hub.requests)
     time.sleep(1.5)

@@ -61,7 +61,7 @@ def test_06_a_command_ends_within_two_seconds_of_its_deadline(run, hub, repo, tm
     finished = run("pull_from_hub.py", repo, "--to", tmp_path / "here", "--timeout", "3")
     assert finished.returncode == 1 and time.monotonic() - start < 6  # a second to start
     *_, said = finished.stderr.splitlines()  # the client tells of its own attempts
-    assert "not done within 3 s (--timeout allows for more); the last problem: " in said
+    assert "not done within 3 s (--timeout, in training --hub_timeout, allows for more); the last problem: " in said
 
 
 def test_11_no_token(run, hub, repo, folder):

@@ -12,23 +12,18 @@ IMPORTS = "import json, torch, transformers\nfrom pathlib import Path\nfrom hub_
 BLOCK = "import sys; sys.modules['hf_efficient'] = None\n"
 TRAINER = """
 from hf_efficient.training.arguments import EfficientTrainingArguments
-from hf_efficient.training.hub_mixin import HubMixin
 from hf_efficient.training.trainer import EfficientTrainer
 
-bases = (EfficientTrainer,) if issubclass(EfficientTrainer, HubMixin) else (HubMixin, EfficientTrainer)
-
-class PushingTrainer(*bases):
-    hub_timeout = 2
-
-def trainer(folder, repo, token=None, **options):
+def trainer(folder, repo, token=None, hub_timeout=2, **options):
     model, processor = build("kerformer_vit")
     images = torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     rows = [{"pixel_values": image, "labels": i % 3} for i, image in enumerate(images)]
     args = EfficientTrainingArguments(
         folder, push_to_hub=True, hub_model_id=repo, hub_token=token, max_steps=4, save_strategy="steps", save_steps=2,
-        eval_strategy="no", per_device_train_batch_size=2, disable_tqdm=True, use_cpu=True, **options,
+        eval_strategy="no", per_device_train_batch_size=2, disable_tqdm=True, use_cpu=True,
+        hub_timeout=hub_timeout, **options,
     )
-    return PushingTrainer(model, args, train_dataset=rows, processing_class=processor)
+    return EfficientTrainer(model, args, train_dataset=rows, processing_class=processor)
 """
 
 
@@ -201,8 +196,7 @@ def test_14_a_trainer_with_a_token_leaks_it_nowhere(hub, training, reader, tmp_p
 def test_16_a_push_that_fails_in_training_is_told_and_made_up_for(hub, training, repo, tmp_path):
     hub.fail("status", "POST", "/commit/", status=500, times=4)
     failures, steps = training.run(f"""
-    run = trainer({str(tmp_path)!r}, {repo!r})
-    run.hub_timeout = 6
+    run = trainer({str(tmp_path)!r}, {repo!r}, hub_timeout=6)
     run.train()
     result = run.push_failures, run.state.global_step
     """)
@@ -219,8 +213,8 @@ def test_06_all_that_is_left_to_push_has_one_deadline(hub, training, repo, tmp_p
     hub.fail("hang", "POST", "/commit/", times=999)
     failure, seconds = training.run(f"""
     import time
-    run = trainer({str(tmp_path)!r}, {repo!r})
-    run.hub_timeout, run.pushes_results = 4, True
+    run = trainer({str(tmp_path)!r}, {repo!r}, hub_timeout=4)
+    run.pushes_results = True
     run.train()
     start = time.monotonic()
     try:
@@ -228,7 +222,8 @@ def test_06_all_that_is_left_to_push_has_one_deadline(hub, training, repo, tmp_p
     except Exception as error:
         result = str(error), time.monotonic() - start
     """)
-    assert "not done within" in failure and "/commit/" not in failure
+    assert "not done within 4 s (--timeout, in training --hub_timeout, allows for more)" in failure
+    assert "the last problem: http://" in failure and "/commit/" not in failure
     assert seconds < 8, "one push that fails, and a second each for those after it"
 
 
