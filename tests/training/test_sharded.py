@@ -9,9 +9,11 @@ import sharded_run
 import torch
 import yaml
 from PIL import Image
+from preloaded import unused_port
 from safetensors.torch import load_file
 from transformers import pipeline
 
+ROOT = Path(__file__).parents[2]
 VIT = {
     **{"image_size": 8, "patch_size": 2, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
     **{"intermediate_size": 16},
@@ -22,6 +24,17 @@ MODELS = {
     "mobilevit_v2": {
         **{"image_size": 32, "width_multiplier": 0.25, "n_attn_blocks": [1, 1, 1]},
         **{"base_attn_unit_dims": [32, 32, 32]},
+    },
+    "imagesig": {
+        "image_size": 32,
+        "stem_channels": 4,
+        "signature_depth": 2,
+        "pooler_output_size": 8,
+        "classifier_dropout_prob": 0.0,
+    },
+    "kerformer_text": {
+        **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16},
+        **{"max_position_embeddings": 32, "hidden_dropout_prob": 0.0},
     },
     "compressive_performer": {
         **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16},
@@ -49,22 +62,38 @@ def write_run(family: str, folder: Path, **training) -> str:
     }
     if family == "compressive_performer":
         run |= {"task": "text-generation", "dataset": {"name": "pydocs", "level": "byte", "limit": 20_000}}
+    if family == "kerformer_text":
+        texts = folder.with_suffix(".jsonl")
+        texts.write_text("\n".join(json.dumps({"text": f"{i} " * (1 + i % 9), "label": i % 2}) for i in range(140)))
+        run |= {"task": "text-classification", "dataset": {"name": str(texts), "level": "byte", "validation": 40}}
     file = folder.with_suffix(".yaml")
     file.write_text(yaml.safe_dump(run))
     return str(file)
 
 
-@pytest.fixture
-def share(preloaded, monkeypatch):
-    """Trains a run on two processes that share the weights, in the environment that `accelerate launch` makes."""
-    for name, value in {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}.items():
-        monkeypatch.setenv(name, value)
+def documented_command() -> list[str]:
+    page = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    (command,) = (line.split() for line in page.splitlines() if line.startswith("accelerate launch"))
+    return command[2:]
 
-    def train(file: str) -> None:
-        for done in preloaded.run_ranks(2, sharded_run.__file__, file):
-            assert done.returncode == 0, done.stderr[-3000:]
+
+@pytest.fixture
+def share(preloaded):
+    """Trains a run by the command of docs/scaling.md: two processes that share the weights."""
+    *options, _, _ = documented_command()
+
+    def train(file: str | Path) -> None:
+        port = ("--main_process_port", unused_port())
+        done = preloaded.run("-m", "accelerate.commands.launch", *port, *options, sharded_run.__file__, file)
+        assert done.returncode == 0, done.stderr[-3000:]
 
     return train
+
+
+def test_the_documented_run_is_one_that_can_be_sharded():
+    *_, script, file = documented_command()
+    training = yaml.safe_load((ROOT / file).read_text())["training"]
+    assert (ROOT / script).is_file() and training["optim"] != "muon" and not training.get("ema_decay")
 
 
 @pytest.mark.slow
@@ -93,5 +122,7 @@ def test_it_equals_one_process(share, preloaded, tmp_path, family):
     assert json.loads((two / "results.json").read_text())["metrics"] == metrics
     if family == "compressive_performer":
         assert pipeline("text-generation", str(two))("The ", max_new_tokens=3)[0]["generated_text"]
+    elif family == "kerformer_text":
+        assert pipeline("text-classification", str(two))("1 1")[0]["score"] > 0.4
     else:
         assert len(pipeline("image-classification", model=str(two))(Image.new("RGB", (8, 8)))) == 5
