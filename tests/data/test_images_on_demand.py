@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from image_files import CLASSES, as_bytes, photo, write_folder, write_splits, write_table
+from safetensors.torch import load_file
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
 from hf_efficient.cli import main as command
@@ -222,3 +223,15 @@ def test_training_resumes_by_position(tmp_path):
     assert first.st_mtime_ns == second.st_mtime_ns  # it was read, and not trained for once more
     weights = [(tmp_path / x / "model.safetensors").read_bytes() for x in ("whole", "resumed")]
     assert weights[0] == weights[1]
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(preloaded, tmp_path):
+    data = regroup(write_splits(tmp_path / "set", 40), 5)
+    run = write_run(tmp_path, data, save_strategy="no", load_best_model_at_end=False, adam_epsilon=1e-3)
+    train(run, ["--output_dir", str(tmp_path / "one"), "--per_device_train_batch_size", "12"])
+    for done in preloaded.run_ranks(2, "-m", "hf_efficient", "train", run, "--output_dir", tmp_path / "two"):
+        assert done.returncode == 0, done.stderr[-3000:]
+    weights, expected = (load_file(tmp_path / x / "model.safetensors") for x in ("two", "one"))
+    for name, weight in expected.items():
+        torch.testing.assert_close(weights[name], weight, atol=1e-5, rtol=1e-4, msg=name)
