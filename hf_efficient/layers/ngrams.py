@@ -1,15 +1,13 @@
 """The n-grams that end with each token, embedded with it (Pagnoni et al. 2024, "Byte Latent Transformer", 3.2.1):
 
-    h_t = E(x_t) + [E_n(g_n); ...; E_2(g_2)] W,    g_i = hash(x_{t−i+1}, ..., x_t) mod m
+    h_t = E(x_t) + Σ_{i=2..n} E_i(g_i),    g_i = hash(x_{t−i+1}, ..., x_t) mod m
 
-A byte alone says little, a few in a row are half a word. Tables of m rows are narrow, and n-grams that share a row
-are told apart by those of other lengths: lookups, and one small product. Only real tokens count, across segments and
-calls.
+A byte alone says little, a few in a row are half a word. N-grams that share one of the m rows of their table are told
+apart by those of other lengths. Lookups, no arithmetic; only real tokens count, across segments and calls.
 """
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 NOTHING = 0  # stands before a text; token x is x + 1
 MULTIPLIER, PRIME = 1_000_003, 2**31 - 1  # of a polynomial hash, whose products stay below 2⁶³
@@ -20,18 +18,12 @@ class NgramEmbedding(nn.Module):
     Args:
         longest: n; there is a table for each length from 2 on.
         buckets: m.
-        width: of a table.
     """
 
-    def __init__(self, longest: int, buckets: int, width: int, hidden_size: int):
+    def __init__(self, longest: int, buckets: int, hidden_size: int):
         super().__init__()
-        self.longest, self.count, self.buckets = longest, longest - 1, buckets
-        self.tables = nn.Embedding(self.count * buckets, width)
-        self.weight = nn.Parameter(torch.empty(self.count * width, hidden_size))
-
-    def reset_parameters(self) -> None:
-        """Of what this module itself owns: n-grams start as large as tokens."""
-        init.normal_(self.weight, std=len(self.weight) ** -0.5)
+        self.count, self.buckets = longest - 1, buckets
+        self.tables = nn.Embedding(self.count * buckets, hidden_size)  # of the longest first
 
     def nothing(self, batch: int, device: torch.device) -> Tensor:
         """(B, n − 1), before a text"""
@@ -56,7 +48,7 @@ class NgramEmbedding(nn.Module):
             windows = real_first.unsqueeze(1).expand(-1, starts.shape[1], -1).gather(2, starts.unsqueeze(2) + offsets)
             previous, last = windows[:, :-1], windows[:, -1]
         rows = self.hashed(previous, input_ids + 1) + offsets * self.buckets
-        return self.tables(rows).flatten(2) @ self.weight, last
+        return self.tables(rows).sum(2), last
 
     def hashed(self, previous: Tensor, tokens: Tensor) -> Tensor:
         """(B, N, n − 1) tokens before those of (B, N) -> (B, N, n − 1): g_n, ..., g_2"""
@@ -68,9 +60,8 @@ class NgramEmbedding(nn.Module):
 
 
 def check_ngrams(config) -> None:
-    """Raises unless its fields `ngrams`, `ngram_buckets` and `ngram_width` are such as can be built."""
+    """Raises unless its fields `ngrams` and `ngram_buckets` are such as can be built."""
     if config.ngrams < 0 or config.ngrams == 1:
         raise ValueError(f"ngrams={config.ngrams} must be 0 (none), or 2 or more: the length of the longest.")
-    for name in ("ngram_buckets", "ngram_width"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name}={getattr(config, name)} must be at least 1.")
+    if config.ngram_buckets < 1:
+        raise ValueError(f"ngram_buckets={config.ngram_buckets} must be at least 1.")

@@ -33,7 +33,7 @@ class CompressivePerformerConfig(EfficientConfig):
             starts as the identity, and every token as likely as any.
         ngrams: the n-grams that end with each token, up to so many tokens, are embedded with it (`layers/ngrams.py`);
             0 = none.
-        ngram_buckets, ngram_width: rows and columns of their tables, one for each length.
+        ngram_buckets: rows of their tables, one for each length.
         reversible: layers of two streams (Kitaev et al. 2020), whose activations training computes again from their
             outputs instead of keeping them: less memory, more time. Weights are named the same, but mean another
             function.
@@ -66,7 +66,6 @@ class CompressivePerformerConfig(EfficientConfig):
     auxiliary_loss_weight: float | int = 1.0
     ngrams: int = 0
     ngram_buckets: int = 16384
-    ngram_width: int = 48
     reversible: bool = False
     rope_theta: float | int = 10000.0
     hidden_dropout_prob: float | int = 0.0

@@ -129,7 +129,7 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
         )
         positions = RotaryTable(self.lengths.positions(), config.head_dim, config.rope_theta)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
-        sizes = config.ngrams, config.ngram_buckets, config.ngram_width, config.hidden_size
+        sizes = config.ngrams, config.ngram_buckets, config.hidden_size
         self.embed_ngrams = NgramEmbedding(*sizes) if config.ngrams else None
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.layers = nn.ModuleList(

@@ -30,7 +30,7 @@ class KerformerTextConfig(EncoderConfig):
         rope_theta: base of rotary positions.
         ngrams: the n-grams that end with each token, up to so many tokens, are embedded with it (`layers/ngrams.py`):
             for texts of bytes; 0 = none, as in the paper.
-        ngram_buckets, ngram_width: rows and columns of their tables, one for each length.
+        ngram_buckets: rows of their tables, one for each length.
         pooling: what a text is classified by: the "mean" over its tokens, or "cls", a learned token that the model
             puts before them. It is then the first of all outputs, at position 0.
 
@@ -49,7 +49,6 @@ class KerformerTextConfig(EncoderConfig):
     rope_theta: float | int = 10000.0
     ngrams: int = 0
     ngram_buckets: int = 16384
-    ngram_width: int = 48
     pooling: str = "mean"
     hidden_dropout_prob: float | int = 0.1
     tie_word_embeddings: bool = True

@@ -75,7 +75,7 @@ class KerformerTextModel(KerformerTextPreTrainedModel):
     def __init__(self, config: KerformerTextConfig):
         super().__init__(config)
         self.embeddings = KerformerTextEmbeddings(config)
-        sizes = config.ngrams, config.ngram_buckets, config.ngram_width, config.hidden_size
+        sizes = config.ngrams, config.ngram_buckets, config.hidden_size
         self.embed_ngrams = NgramEmbedding(*sizes) if config.ngrams else None
         self.layers = nn.ModuleList(
             TransformerBlock(

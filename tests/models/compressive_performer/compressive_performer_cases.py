@@ -72,7 +72,7 @@ REVERSIBLE = {
     "reversible, softmax": {"attention": "softmax", "reversible": True},
     "reversible, no memory": {**NO_MEMORY, "reversible": True},
 }
-SMALL_TABLES = {"ngram_buckets": 50, "ngram_width": 4}
+SMALL_TABLES = {"ngram_buckets": 50}
 NGRAMS = {
     "n-grams": {**SMALL_TABLES, "ngrams": 4},
     "n-grams, transformer-xl": {**SMALL_TABLES, **ARMS["transformer-xl"], "ngrams": 10},  # more than a segment

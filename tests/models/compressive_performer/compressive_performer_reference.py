@@ -65,16 +65,13 @@ class Reference:
         """A token, and the n-grams that end with it: (d,)"""
         self.tokens.append(int(token))
         vector, longest = self.model.embed_tokens.weight[token], self.config.ngrams
-        if not longest:
-            return vector
-        ngrams, found = self.model.embed_ngrams, []
         for length in range(longest, 1, -1):
             value = 1 + self.tokens[-1]
             for i in range(2, length + 1):
                 value = (value * MULTIPLIER + (1 + self.tokens[-i] if len(self.tokens) >= i else 0)) % PRIME
             row = (longest - length) * self.config.ngram_buckets + value % self.config.ngram_buckets
-            found.append(ngrams.tables.weight[row])
-        return vector + torch.cat(found) @ ngrams.weight
+            vector = vector + self.model.embed_ngrams.tables.weight[row]
+        return vector
 
     def project(self, module, x):
         """(n, d) -> q, k, v (1, H, n, ·); q and k are normed if the model says so"""

@@ -73,7 +73,7 @@ def test_padding_changes_nothing_with_rotary_positions_and_cls(attention):
 @torch.no_grad()
 def test_ngrams_of_real_tokens_alone():
     """Each token's vector also has the n-grams that end there, whatever is padded; they are made of tokens."""
-    model = stirred(ngrams=3, ngram_buckets=50, ngram_width=4)
+    model = stirred(ngrams=3, ngram_buckets=50)
     check_padding(model)
     ids = texts(model.config)
     changed = ids.clone()
@@ -81,7 +81,7 @@ def test_ngrams_of_real_tokens_alone():
     first, second = (model.encoder.embed_ngrams(x)[0] for x in (ids, changed))
     differs = (first != second).any(-1).any(0)
     assert differs.nonzero().flatten().tolist() == [3, 4, 5]
-    with pytest.raises(ValueError, match="ngrams=3: .* give input_ids, not inputs_embeds"):
+    with pytest.raises(ValueError, match=r"ngrams=3: .* give input_ids, not inputs_embeds"):
         model(inputs_embeds=torch.zeros(1, 4, model.config.hidden_size))
 
 
