@@ -129,10 +129,10 @@ def run_all(left: Sequence[Repetition], jobs: int, known: Record, file: Path) ->
         if not is_finished(repetition):
             print(f"{repetition.label}: running", flush=True)
             finish(repetition, environment)
-        metric, value = score(repetition)
-        print(f"{repetition.label}: {metric} {value:.4f}", flush=True)
+        metric, metrics = score(repetition)
+        print(f"{repetition.label}: {metric} {metrics[metric]:.4f}", flush=True)
         with lock:
-            known.add_score(repetition, metric, value)
+            known.add_score(repetition, metric, metrics)
             known.save(file)
 
     with ThreadPoolExecutor(jobs) as pool:
