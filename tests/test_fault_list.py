@@ -267,6 +267,8 @@ FAULTS = """
 62 scales and sizes of a model beyond all bounds, or larger than the memory: refused before it is made
     cli/test_bad_input.py::test_values
     cli/test_bad_input.py::test_values_of_transformers_own_models
+    cli/test_bad_input.py::test_values_that_transformers_own_models_stumble_over
+    training/test_build_model.py::test_what_does_not_fit_the_data_is_named
     models/test_robustness.py::test_scales_out_of_range_are_named
     models/test_robustness.py::test_no_number_of_a_config_is_nan
     models/test_robustness.py::test_what_is_no_number_of_labels_is_named
@@ -275,6 +277,8 @@ FAULTS = """
     cli/test_bad_input.py::test_a_run_yaml_that_is_garbage
 64 damaged weights, images that are none, folders that can't be written to: one line of every command
     cli/test_bad_input.py::test_damaged_weights
+    cli/test_bad_input.py::test_a_config_that_is_garbage
+    cli/test_bad_input.py::test_pretrained_weights_that_are_not_there
     cli/test_bad_input.py::test_images_that_are_none
     cli/test_bad_input.py::test_folders_that_hold_no_images
     cli/test_bad_input.py::test_folders_that_cannot_be_written_to
