@@ -112,7 +112,14 @@ def evaluate(
             network = AUTO_CLASSES[task].from_pretrained(model, trust_remote_code=trust_remote_code).eval()
         with tempfile.TemporaryDirectory() as folder:
             training = EfficientTrainingArguments(output_dir=folder, disable_tqdm=True)
-            rows = batch_size or batch_of(run, training.per_device_eval_batch_size)
+            own_rows = batch_of(run, training.per_device_eval_batch_size)
+            rows = batch_size or own_rows
+            if task == "text-generation" and run and rows != own_rows:
+                warnings.warn(
+                    f"the run's evaluation read {own_rows} streams of its text at once instead of {rows}: they begin "
+                    "at other places, and the scores are others.",
+                    stacklevel=2,
+                )
             training.per_device_eval_batch_size = max(1, rows // training.world_size)
             if task == "text-generation":
                 options = TextOptions(**{**options_in(section, TextOptions), "tokenizer": model})
