@@ -126,7 +126,7 @@ class ImageOptions:
         sources = {} if self.name == "digits" else self.sources()
         if "test" not in sources or not any(name in sources for name in VALIDATION_NAMES):
             return None
-        train, test = _decode(sources, self, "test")
+        train, test = _decode(sources, self, "test", train_is_new=False)
         return limited(test, self.evaluation_limit or self.limit)
 
 
@@ -210,7 +210,9 @@ def _load(options: ImageOptions) -> ImageSplits:
     return ImageSplits(train, *others) if others else hold_out(train)
 
 
-def _decode(sources: dict[str, Source], options: ImageOptions, other: str | None) -> list[Images]:
+def _decode(
+    sources: dict[str, Source], options: ImageOptions, other: str | None, train_is_new: bool = True
+) -> list[Images]:
     """The training split, and the other if one is named."""
     train = sources.get("train", sources.get("training"))
     if train is None:
@@ -223,7 +225,7 @@ def _decode(sources: dict[str, Source], options: ImageOptions, other: str | None
         if not source.by_name and source.class_names not in (None, names):
             raise ValueError(f"{source.name} and {train.name} must have the same classes in the same order.")
     reading = options.reading(names)
-    splits = [_read(source, reading, names, options) for source in there]
+    splits = [_read(source, reading, names, options, says=source is not train or train_is_new) for source in there]
     if options.kind == "mask":
         names = _names_of_masks(names, splits[0])
     sets, seen = [], None
@@ -246,14 +248,18 @@ def _decode(sources: dict[str, Source], options: ImageOptions, other: str | None
                     "set class_names to those of all classes."
                 )
             warnings.warn(
-                f"{source.name} has {len(unseen)} classes that are in no training image, as {names[unseen[0]]!r}.",
+                f"{source.name} has {counted(unseen)} in no training image, as {names[unseen[0]]!r}.",
                 stacklevel=5,
             )
     return sets
 
 
-def _read(source: Source, reading: Reading, names, options: ImageOptions) -> Split | ImagesOnDemand:
-    """A split from the cache, or to be decoded when it is needed."""
+def counted(classes: list) -> str:
+    return f"{len(classes)} classes that are" if len(classes) > 1 else "a class that is"
+
+
+def _read(source: Source, reading: Reading, names, options: ImageOptions, says: bool) -> Split | ImagesOnDemand:
+    """A split from the cache, or to be decoded when it is needed, which it says."""
     why = "streaming is true" if options.streaming else why_not_stored(source, reading, options.max_cache_gb)
     if why is None:
         return decode_once(source, reading, options.skip_corrupt)
@@ -263,8 +269,9 @@ def _read(source: Source, reading: Reading, names, options: ImageOptions) -> Spl
                 f"{option} is missing: images of {source.name} are not stored, since {why}. Set {option}."
             )
     found = ImagesOnDemand(RowReader(source), reading, names, options.skip_corrupt)
-    held = f"; a process holds up to {found.reader.held_bytes / 1e6:.0f} MB of them" if found.blocks else ""
-    print(f"{source.name}: {len(found):,} images are decoded when they are needed, since {why}{held}", flush=True)
+    held = f"; a process holds up to {max(1, found.reader.held_bytes / 1e6):.0f} MB of them" if found.blocks else ""
+    if says:
+        print(f"{source.name}: {len(found):,} images are decoded when they are needed, since {why}{held}", flush=True)
     return found
 
 

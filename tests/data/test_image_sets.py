@@ -315,6 +315,13 @@ def test_options_that_make_no_sense(options, message):
         load_images("digits", **options)
 
 
+def test_tables_are_read_without_a_bar_in_log_files(tmp_path, capsys):
+    rows = [f"{file},{file.parent.name}" for file in sorted(write_folder(tmp_path / "photos").glob("*/*.png"))]
+    (tmp_path / "a.csv").write_text("\n".join(["path,label", *rows]))
+    load_images(tmp_path / "a.csv")
+    assert capsys.readouterr().err == ""
+
+
 def test_empty_cells_and_truths_as_labels(tmp_path):
     files = sorted(write_folder(tmp_path / "images", 12).glob("*/*.png"))
     rows = [f"{file},{i % 2 if i else ''}" for i, file in enumerate(files)]

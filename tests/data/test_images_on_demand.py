@@ -19,7 +19,7 @@ from hf_efficient.data.folders import cache_folder
 from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_files import Finder
 from hf_efficient.data.image_rows import Blocks, RowReader
-from hf_efficient.data.image_sets import ImageSet, load_images, load_masks, load_objects
+from hf_efficient.data.image_sets import ImageOptions, ImageSet, load_images, load_masks, load_objects
 from hf_efficient.data.image_sources import open_parquet
 from hf_efficient.data.images_on_demand import ImagesOnDemand
 from hf_efficient.training.loop import EpochSampler
@@ -160,6 +160,14 @@ def test_what_does_not_fit_is_not_stored(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(image_cache, "MOST_OF_DISK", 0.0)
     assert isinstance(load_images(folder, image_size=8).train, ImagesOnDemand)
     assert "GB of the" in capsys.readouterr().out
+
+
+def test_each_split_says_once_that_it_is_not_stored(tmp_path, capsys):
+    write_splits(tmp_path).joinpath("test-00000-of-00001.parquet").rename(tmp_path / "validation.parquet")
+    write_splits(tmp_path)
+    options = ImageOptions(str(tmp_path), image_size=8, streaming=True)
+    options.load(), options.load_test()
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["train", "validation", "test"]
 
 
 def test_the_cache_is_shown_and_cleared(tmp_path, capsys):
