@@ -11,7 +11,9 @@ Hub: `image_files` says what may be there.
 
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
@@ -223,7 +225,11 @@ def _decode(
     there = [train] if other is None else [train, sources[other]]
     for source in there[1:]:
         if not source.by_name and source.class_names not in (None, names):
-            raise ValueError(f"{source.name} and {train.name} must have the same classes in the same order.")
+            number, (theirs, ours) = first_difference(source.class_names, names or [])
+            raise ValueError(
+                f"{source.name} and {train.name} must have the same classes in the same order: class {number} is "
+                f"{theirs!r} in {source.name} and {ours!r} in {train.name}."
+            )
     reading = options.reading(names)
     splits = [_read(source, reading, names, options, says=source is not train or train_is_new) for source in there]
     if options.kind == "mask":
@@ -252,6 +258,10 @@ def _decode(
                 stacklevel=5,
             )
     return sets
+
+
+def first_difference(names: Sequence[str], others: Sequence[str]) -> tuple[int, tuple]:
+    return next((i, pair) for i, pair in enumerate(zip_longest(names, others)) if pair[0] != pair[1])
 
 
 def counted(classes: list) -> str:
@@ -297,7 +307,7 @@ def _names_of_masks(names: dict | list[str] | None, split: Split) -> list[str]:
         return list(names.values()) if isinstance(names, dict) else names
     if not any(split.classes):
         raise ValueError(
-            "masks hold no class but 0, and 255, which is ignored, if that: if 255 is a class, set "
+            "masks hold no class but 0 and what is ignored (255, ignore_index), if that: if 255 is a class, set "
             "class_names={0: background, 255: object}."
         )
     return [str(number) for number in range(max(split.classes) + 1)]
