@@ -233,7 +233,7 @@ def test_an_empty_split_is_named(tmp_path):
 def test_classes_of_the_splits_must_agree(tmp_path):
     folder = write_splits(tmp_path / "set")
     write_table(folder / "test-00000-of-00001.parquet", [photo(0)], [0], names=CLASSES[::-1])
-    with pytest.raises(ValueError, match="test and train .*: class 0 is 'dog' in test and 'cat' in train"):
+    with pytest.raises(ValueError, match=r"test and train .*: class 0 is 'dog' in test and 'cat' in train"):
         load_images(folder)
 
 
