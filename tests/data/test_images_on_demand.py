@@ -20,7 +20,7 @@ from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_files import Finder
 from hf_efficient.data.image_rows import Blocks, RowReader
 from hf_efficient.data.image_sets import ImageOptions, ImageSet, load_images, load_masks, load_objects
-from hf_efficient.data.image_sources import open_parquet
+from hf_efficient.data.image_sources import Source, open_parquet
 from hf_efficient.data.images_on_demand import ImagesOnDemand
 from hf_efficient.training.loop import EpochSampler
 from hf_efficient.training.tasks import train
@@ -128,6 +128,17 @@ def test_a_plain_trainer_reads_each_row_group_once(tmp_path, monkeypatch):
         opened.clear()
         trainer(model, arguments, take_batch, ImageBatches(images, **LOOKS)).train()
         assert len(opened) == 8 if trainer is Ordered else len(opened) > 20
+
+
+def test_labels_are_read_once_for_all_parts(tmp_path, monkeypatch):
+    """And once before, where they have to say what the classes are."""
+    reads, labels = [], Source.labels
+    monkeypatch.setattr(Source, "labels", lambda source: reads.append(source) or labels(source))
+    file = write_table(tmp_path / "a.parquet", [photo(i) for i in range(24)], [0, 1, 1] * 8, None)
+    train, evaluation = load_images(file, image_size=8, streaming=True, limit=12, evaluation_limit=4)
+    assert len(train) == 12 and len(evaluation) == 4 and len(reads) == 2
+    for part in (train, evaluation):
+        assert torch.equal(part.labels, part.take(torch.arange(len(part)))[1])
 
 
 def test_what_is_mixed_is_read_together():
