@@ -245,7 +245,7 @@ def _decode(
                 )
         else:
             sets.append(replace(split, class_names=names))
-            classes = set(split.classes())
+            classes = set(sets[-1].classes())
         seen = classes if seen is None else seen
         if unseen := sorted(classes - seen):
             if unseen[-1] >= len(names):
