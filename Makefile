@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-attention docs test lint bench bench-models bench-text bench-training pictures clean
+.PHONY: help demo demo-attention docs test lint bench bench-models bench-text bench-training bench-data pictures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,9 @@ bench-text: $(READY) ## Steps per second of classifiers of texts against BERT; A
 
 bench-training: $(READY) ## Time the training script against a bare loop; ARGS="--help" lists the options
 	$(BIN)/python -m benchmarks.training $(ARGS)
+
+bench-data: $(READY) ## Steps with images decoded on demand against stored ones; ARGS="--help" lists the options
+	$(BIN)/python -m benchmarks.data $(ARGS)
 
 docs: $(READY) ## Write figures and tables into README.md and docs/; ARGS=--check says what is out of date
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.docs_pages $(ARGS)

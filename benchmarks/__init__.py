@@ -21,6 +21,7 @@ BENCHMARKS = {
     "models": Benchmark("benchmarks.models", "the models against transformers' own and against the peers"),
     "text": Benchmark("benchmarks.text", "classifiers of texts against transformers' BERT (the paper's Table 7)"),
     "training": Benchmark("benchmarks.training", "what the training script adds to a bare loop"),
+    "data": Benchmark("benchmarks.data", "training steps with images decoded on demand against stored ones"),
     "processes": Benchmark("benchmarks.processes", "two processes against one: time, CPU, bytes"),
     "mechanisms": Benchmark("benchmarks.mechanisms", "every attention mechanism held to its formula and timed"),
 }

@@ -30,6 +30,7 @@ TABLES = {
     "language_model_speeds": docs_tables.language_model_speeds,
     "text_speeds": docs_tables.text_speeds,
     "training_speed": docs_tables.training_speed,
+    "data_speed": docs_tables.data_speed,
     "processes": docs_tables.processes,
 }
 PART = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)

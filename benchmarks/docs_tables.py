@@ -83,6 +83,11 @@ def training_speed(docs: Path = DOCS) -> str:
     return published_figures(docs, "results/training/training.json")
 
 
+def data_speed(docs: Path = DOCS) -> str:
+    """What images that are decoded on demand add to a step."""
+    return published_figures(docs, "results/data/data.json")
+
+
 def text_speeds(docs: Path = DOCS) -> str:
     """Classifiers of texts against transformers' BERT, by length."""
     from benchmarks.text import markdown  # only where it is drawn: it imports the models

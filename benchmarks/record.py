@@ -59,8 +59,12 @@ def installed(package: str) -> str | None:
         return None
 
 
+def counted(threads: int) -> str:
+    return f"{threads} thread{'s' * (threads != 1)}"
+
+
 def describe_run(record: dict) -> str:
     """Machine, versions, date and commit in a line."""
-    threads = "1 thread (processor time)" if record.get("clock") == "processor" else f"{record['threads']} threads"
+    threads = "1 thread (processor time)" if record.get("clock") == "processor" else counted(record["threads"])
     line = "{cpu} ({vectors}), {0}, torch {torch}, allocator: {allocator}, {date}, commit {commit}"
     return line.format(threads, **record)

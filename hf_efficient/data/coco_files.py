@@ -7,6 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 
 KEYS = ("images", "annotations", "categories")
+NEEDED = {
+    "images": {"id": int | str, "file_name": str},
+    "annotations": {"image_id": int | str, "category_id": int | str},
+    "categories": {"id": int | str, "name": str},
+}
 HEAD = 1 << 16  # bytes in which one of the keys must come
 BOXES = pa.list_(pa.struct({"bbox": pa.list_(pa.float64()), "category": pa.string()}))
 
@@ -30,12 +35,13 @@ def read_coco(file: Path, image_folder: Path | None = None) -> tuple[pa.Table, l
     for key in KEYS:
         if not isinstance(content.get(key), list):
             raise ValueError(f"{file} has no list {key!r}: COCO's files have {', '.join(KEYS)}.")
-    names = {category["id"]: category["name"] for category in sorted(content["categories"], key=lambda x: x["id"])}
+        check_records(file, key, content[key])
+    names = {category["id"]: category["name"] for category in sorted(content["categories"], key=by_id)}
     images = {image["id"]: image for image in content["images"]}
     if len(images) < len(content["images"]):
         raise ValueError(f"{file}: images have the same id twice.")
-    if len(set(names.values())) < len(names):
-        raise ValueError(f"{file}: categories have the same name twice.")
+    if len(set(names.values())) < len(content["categories"]):
+        raise ValueError(f"{file}: categories have the same name or id twice.")
     objects, crowds = defaultdict(list), 0
     for index, annotation in enumerate(content["annotations"]):
         if annotation.get("iscrowd"):
@@ -54,6 +60,21 @@ def read_coco(file: Path, image_folder: Path | None = None) -> tuple[pa.Table, l
     boxes = pa.array([objects[image["id"]] for image in content["images"]], BOXES)
     skipped = [f"{file}: {crowds} boxes of crowds"] if crowds else []
     return pa.table({"image": paths, "objects": boxes}), list(names.values()), skipped
+
+
+def check_records(file: Path, name: str, records: list) -> None:
+    """Raises for what has not the keys of its list."""
+    for index, record in enumerate(records):
+        if not isinstance(record, dict):
+            raise ValueError(f"{file}: {name}[{index}]={record!r} must be an object with keys.")
+        for key, kind in NEEDED[name].items():
+            if not isinstance(record.get(key), kind):
+                wanted = "text" if kind is str else "a number"
+                raise ValueError(f"{file}: {name}[{index}].{key}={record.get(key)!r} must be {wanted}.")
+
+
+def by_id(record: dict) -> tuple[bool, int | str]:
+    return isinstance(record["id"], str), record["id"]
 
 
 def find_images(file: Path, images: list[dict]) -> Path:

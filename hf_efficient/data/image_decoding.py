@@ -154,8 +154,11 @@ def relative_box(box: Any, width: int, height: int, box_format: str) -> list[flo
 
 
 def read_mask(content: bytes | Path, image_size: tuple[int, int], table: tuple[int, ...]) -> Image.Image:
-    with Image.open(as_file(content)) as image:
-        values = np.asarray(image)
+    try:
+        with Image.open(as_file(content)) as image:
+            values = np.asarray(image)
+    except UnidentifiedImageError as error:
+        raise ValueError("its mask has a format that can't be identified") from error
     if values.ndim == 3:
         if image.mode not in ("RGB", "RGBA", "LA") or (image.mode != "LA" and np.ptp(values[..., :3], axis=-1).any()):
             raise ValueError(f"its mask is a picture in colours ({image.mode}): pixels must be numbers of classes")

@@ -22,6 +22,7 @@ from .image_columns import Columns, find_columns
 from .image_sources import Source, naming, open_parquet
 from .saved_data import saved_splits
 from .split_names import SPLIT_NAMES, split_of
+from .terminal_bars import bars_on_terminals
 
 BUILDERS = {".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
 IMAGE_FOLDERS = ("images", "image", "img", "imgs", "JPEGImages")
@@ -117,7 +118,8 @@ class Finder:
         if self.streaming:
             builder = load_dataset_builder(repository, self.subset)
             return {split: self.at_addresses(split, files) for split, files in builder.config.data_files.items()}
-        splits = load_dataset(repository, self.subset)
+        with bars_on_terminals():
+            splits = load_dataset(repository, self.subset)
         return {name: self.of_dataset(f"{repository} {name}", x, [x._fingerprint]) for name, x in splits.items()}
 
     def at_addresses(self, split: str, files: list[str]) -> Source:
@@ -190,7 +192,8 @@ def read_with_datasets(builder: str, files: list[Path], **options):
     from datasets.exceptions import DatasetsError
 
     try:
-        return load_dataset(builder, data_files=[str(file) for file in files], split="train", **options)
+        with bars_on_terminals():
+            return load_dataset(builder, data_files=[str(file) for file in files], split="train", **options)
     except (DatasetsError, ValueError) as error:
         reason = str(error.__cause__ or error).splitlines()[0]
         raise ValueError(f"{files[0]} can't be read as {builder}: {reason}") from error

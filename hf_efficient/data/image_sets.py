@@ -11,7 +11,9 @@ Hub: `image_files` says what may be there.
 
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
@@ -126,7 +128,7 @@ class ImageOptions:
         sources = {} if self.name == "digits" else self.sources()
         if "test" not in sources or not any(name in sources for name in VALIDATION_NAMES):
             return None
-        train, test = _decode(sources, self, "test")
+        train, test = _decode(sources, self, "test", train_is_new=False)
         return limited(test, self.evaluation_limit or self.limit)
 
 
@@ -210,7 +212,9 @@ def _load(options: ImageOptions) -> ImageSplits:
     return ImageSplits(train, *others) if others else hold_out(train)
 
 
-def _decode(sources: dict[str, Source], options: ImageOptions, other: str | None) -> list[Images]:
+def _decode(
+    sources: dict[str, Source], options: ImageOptions, other: str | None, train_is_new: bool = True
+) -> list[Images]:
     """The training split, and the other if one is named."""
     train = sources.get("train", sources.get("training"))
     if train is None:
@@ -221,9 +225,13 @@ def _decode(sources: dict[str, Source], options: ImageOptions, other: str | None
     there = [train] if other is None else [train, sources[other]]
     for source in there[1:]:
         if not source.by_name and source.class_names not in (None, names):
-            raise ValueError(f"{source.name} and {train.name} must have the same classes in the same order.")
+            number, (theirs, ours) = first_difference(source.class_names, names or [])
+            raise ValueError(
+                f"{source.name} and {train.name} must have the same classes in the same order: class {number} is "
+                f"{theirs!r} in {source.name} and {ours!r} in {train.name}."
+            )
     reading = options.reading(names)
-    splits = [_read(source, reading, names, options) for source in there]
+    splits = [_read(source, reading, names, options, says=source is not train or train_is_new) for source in there]
     if options.kind == "mask":
         names = _names_of_masks(names, splits[0])
     sets, seen = [], None
@@ -237,7 +245,7 @@ def _decode(sources: dict[str, Source], options: ImageOptions, other: str | None
                 )
         else:
             sets.append(replace(split, class_names=names))
-            classes = set(split.classes())
+            classes = set(sets[-1].classes())
         seen = classes if seen is None else seen
         if unseen := sorted(classes - seen):
             if unseen[-1] >= len(names):
@@ -246,14 +254,22 @@ def _decode(sources: dict[str, Source], options: ImageOptions, other: str | None
                     "set class_names to those of all classes."
                 )
             warnings.warn(
-                f"{source.name} has {len(unseen)} classes that are in no training image, as {names[unseen[0]]!r}.",
+                f"{source.name} has {counted(unseen)} in no training image, as {names[unseen[0]]!r}.",
                 stacklevel=5,
             )
     return sets
 
 
-def _read(source: Source, reading: Reading, names, options: ImageOptions) -> Split | ImagesOnDemand:
-    """A split from the cache, or to be decoded when it is needed."""
+def first_difference(names: Sequence[str], others: Sequence[str]) -> tuple[int, tuple]:
+    return next((i, pair) for i, pair in enumerate(zip_longest(names, others)) if pair[0] != pair[1])
+
+
+def counted(classes: list) -> str:
+    return f"{len(classes)} classes that are" if len(classes) > 1 else "a class that is"
+
+
+def _read(source: Source, reading: Reading, names, options: ImageOptions, says: bool) -> Split | ImagesOnDemand:
+    """A split from the cache, or to be decoded when it is needed, which it says."""
     why = "streaming is true" if options.streaming else why_not_stored(source, reading, options.max_cache_gb)
     if why is None:
         return decode_once(source, reading, options.skip_corrupt)
@@ -263,8 +279,9 @@ def _read(source: Source, reading: Reading, names, options: ImageOptions) -> Spl
                 f"{option} is missing: images of {source.name} are not stored, since {why}. Set {option}."
             )
     found = ImagesOnDemand(RowReader(source), reading, names, options.skip_corrupt)
-    held = f"; a process holds up to {found.reader.held_bytes / 1e6:.0f} MB of them" if found.blocks else ""
-    print(f"{source.name}: {len(found):,} images are decoded when they are needed, since {why}{held}", flush=True)
+    held = f"; a process holds up to {max(1, found.reader.held_bytes / 1e6):.0f} MB of them" if found.blocks else ""
+    if says:
+        print(f"{source.name}: {len(found):,} images are decoded when they are needed, since {why}{held}", flush=True)
     return found
 
 
@@ -290,7 +307,7 @@ def _names_of_masks(names: dict | list[str] | None, split: Split) -> list[str]:
         return list(names.values()) if isinstance(names, dict) else names
     if not any(split.classes):
         raise ValueError(
-            "masks hold no class but 0, and 255, which is ignored, if that: if 255 is a class, set "
+            "masks hold no class but 0 and what is ignored (255, ignore_index), if that: if 255 is a class, set "
             "class_names={0: background, 255: object}."
         )
     return [str(number) for number in range(max(split.classes) + 1)]

@@ -100,7 +100,10 @@ class ImagesOnDemand:
         return Blocks(starts.unique(), self.reader.window)
 
     def subset(self, indices: Tensor) -> "ImagesOnDemand":
-        return replace(self, rows=self.rows[indices])
+        part = replace(self, rows=self.rows[indices])
+        if "labels" in self.__dict__:  # reading them again takes long
+            part.__dict__["labels"] = self.labels[indices]
+        return part
 
     def renumbered(self, class_names: list[str]) -> "ImagesOnDemand":
         """With these classes, among which all of its own are."""

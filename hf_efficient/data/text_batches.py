@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from .labelled_texts import LabelledTexts
-from .text_sources import bars_on_terminals
+from .terminal_bars import bars_on_terminals
 from .text_streams import is_byte_tokenizer
 
 

@@ -10,9 +10,7 @@ any other name       a data set on the Hub
 import csv
 import os
 import re
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +18,7 @@ from .folders import DATA_FOLDER
 from .made_texts import MAKERS, make_splits
 from .saved_data import saved_splits
 from .split_names import split_of
+from .terminal_bars import bars_on_terminals
 
 REPOSITORIES = {"sst2": "stanfordnlp/sst2", "imdb": "stanfordnlp/imdb"}
 RETRIEVAL = "retrieval"
@@ -29,21 +28,6 @@ ARENA = re.compile(r"new_aan_pairs\.(train|eval|test)\.tsv")  # no header, no qu
 ARENA_COLUMNS = ["label", "id1", "id2", "text1", "text2"]
 TEXT_COLUMNS = ("text", "sentence", "review", "content", "document", "comment", "tweet", "question")
 LABEL_COLUMNS = ("label", "labels", "class", "category", "sentiment", "target", "label_text", "coarse_label")
-
-
-@contextmanager
-def bars_on_terminals() -> Iterator[None]:
-    """Progress bars of `datasets` only where there is a terminal: in a log file they would be a mess."""
-    from datasets import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    were_shown = not are_progress_bars_disabled()
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    try:
-        yield
-    finally:
-        if were_shown:
-            enable_progress_bars()
 
 
 class Columns(NamedTuple):

@@ -9,6 +9,8 @@ own configs take anything.
 import dataclasses
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 import torch
@@ -16,6 +18,7 @@ from transformers import AutoConfig, set_seed
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import logging
 
 import hf_efficient  # noqa: F401  registers our models
 
@@ -168,9 +171,10 @@ def load_pretrained(source: str, auto_class: type, config: PreTrainedConfig) -> 
     """A model with the weights of `source`. What stands on the backbone may start anew, the backbone may not."""
     stored = _pretrained_config(source).model_type
     try:
-        model, found = auto_class.from_pretrained(
-            source, config=config, ignore_mismatched_sizes=True, output_loading_info=True
-        )
+        with without_reports():
+            model, found = auto_class.from_pretrained(
+                source, config=config, ignore_mismatched_sizes=True, output_loading_info=True
+            )
     except TypeError as error:
         if stored == config.model_type:
             raise
@@ -193,4 +197,25 @@ def load_pretrained(source: str, auto_class: type, config: PreTrainedConfig) -> 
     if missing:
         names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         warnings.warn(f"{len(missing)} weights that {source} does not have start anew: {names}.", stacklevel=2)
+    model.weights_from = told_weights(source, model, found["missing_keys"] | shapes.keys())
     return model
+
+
+@contextmanager
+def without_reports() -> Iterator[None]:
+    """Without transformers' tables of all weights that start anew; `told_weights` says it in a line."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def told_weights(source: str, model: PreTrainedModel, anew: set[str]) -> str:
+    """How much of a model is from `source`, and what is not."""
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    new = {name: size for name, size in sizes.items() if name in anew}
+    count = sum(new.values())
+    text = f"{sum(sizes.values()) - count:,} parameters from {source}"
+    return text + (f", {count:,} start anew: {', '.join(dict.fromkeys(x.split('.')[0] for x in new))}" if new else "")

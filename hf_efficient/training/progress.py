@@ -37,10 +37,11 @@ def header(trainer: Trainer, data_name: str = "") -> str:
     rows = {
         "data": ", ".join(data),
         "model": f"{name}, {count:,} parameters" + (f", {trained:,} of them trained" if trained < count else ""),
+        "weights": getattr(model, "weights_from", ""),
         "device": device + (f", {args.world_size} processes" if args.world_size > 1 else ""),
         "results": args.output_dir,
     }
-    return "\n".join(f"{name:<8} {value}" for name, value in rows.items())
+    return "\n".join(f"{name:<8} {value}" for name, value in rows.items() if value)
 
 
 def _size(dataset) -> str:

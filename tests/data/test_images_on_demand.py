@@ -19,8 +19,8 @@ from hf_efficient.data.folders import cache_folder
 from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.data.image_files import Finder
 from hf_efficient.data.image_rows import Blocks, RowReader
-from hf_efficient.data.image_sets import ImageSet, load_images, load_masks, load_objects
-from hf_efficient.data.image_sources import open_parquet
+from hf_efficient.data.image_sets import ImageOptions, ImageSet, load_images, load_masks, load_objects
+from hf_efficient.data.image_sources import Source, open_parquet
 from hf_efficient.data.images_on_demand import ImagesOnDemand
 from hf_efficient.training.loop import EpochSampler
 from hf_efficient.training.tasks import train
@@ -130,6 +130,17 @@ def test_a_plain_trainer_reads_each_row_group_once(tmp_path, monkeypatch):
         assert len(opened) == 8 if trainer is Ordered else len(opened) > 20
 
 
+def test_labels_are_read_once_for_all_parts(tmp_path, monkeypatch):
+    """And once before, where they have to say what the classes are."""
+    reads, labels = [], Source.labels
+    monkeypatch.setattr(Source, "labels", lambda source: reads.append(source) or labels(source))
+    file = write_table(tmp_path / "a.parquet", [photo(i) for i in range(24)], [0, 1, 1] * 8, None)
+    train, evaluation = load_images(file, image_size=8, streaming=True, limit=12, evaluation_limit=4)
+    assert len(train) == 12 and len(evaluation) == 4 and len(reads) == 2
+    for part in (train, evaluation):
+        assert torch.equal(part.labels, part.take(torch.arange(len(part)))[1])
+
+
 def test_what_is_mixed_is_read_together():
     blocks, samples = Blocks(torch.tensor([0, 3, 10]), 1), torch.tensor([0, 2, 3, 9])
     near = blocks.near(samples, torch.tensor([7, 2, 0, 8]))
@@ -160,6 +171,14 @@ def test_what_does_not_fit_is_not_stored(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(image_cache, "MOST_OF_DISK", 0.0)
     assert isinstance(load_images(folder, image_size=8).train, ImagesOnDemand)
     assert "GB of the" in capsys.readouterr().out
+
+
+def test_each_split_says_once_that_it_is_not_stored(tmp_path, capsys):
+    write_splits(tmp_path).joinpath("test-00000-of-00001.parquet").rename(tmp_path / "validation.parquet")
+    write_splits(tmp_path)
+    options = ImageOptions(str(tmp_path), image_size=8, streaming=True)
+    options.load(), options.load_test()
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["train", "validation", "test"]
 
 
 def test_the_cache_is_shown_and_cleared(tmp_path, capsys):

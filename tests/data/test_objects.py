@@ -216,6 +216,16 @@ def test_crowds_are_left_out_and_counted(tmp_path):
             {"annotations": [{"image_id": 10, "category_id": 3, "bbox": ["a", 1, 2, 3]}]},
             r"annotations.json: annotations\[0\].bbox=\['a', 1, 2, 3\] must be four numbers",
         ),
+        (
+            {"annotations": [{"image_id": [10], "category_id": 3}]},
+            r"annotations\[0\].image_id=\[10\] must be a number",
+        ),
+        ({"annotations": [5]}, r"annotations\[0\]=5 must be an object with keys"),
+        ({"images": [{"id": 10}]}, r"images\[0\].file_name=None must be text"),
+        ({"images": [{"file_name": "0.png"}]}, r"images\[0\].id=None must be a number"),
+        ({"categories": [{"id": 3}]}, r"categories\[0\].name=None must be text"),
+        ({"categories": [{"id": [3], "name": "cat"}]}, r"categories\[0\].id=\[3\] must be a number"),
+        ({"categories": [{"id": 3, "name": x} for x in ("cat", "dog")]}, "categories have the same name or id twice"),
         ({"annotations": []}, "annotations.json has no objects: there is nothing to learn or to score"),
     ],
 )

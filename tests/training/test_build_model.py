@@ -3,7 +3,10 @@
 import pytest
 import torch
 from transformers import AutoModelForImageClassification as Auto
+from transformers import AutoModelForObjectDetection, AutoModelForSemanticSegmentation
+from transformers.utils import logging
 
+from hf_efficient import image_processor_for
 from hf_efficient.training.build_model import build_config, build_model
 from hf_efficient.training.errors import RunError
 
@@ -93,6 +96,36 @@ def test_a_backbone_that_does_not_fit_is_an_error(vit, section, message, classes
     """Whatever the number of classes, which lets the head start anew."""
     with pytest.raises(RunError, match=message):
         build_model({"pretrained": vit, **section}, Auto, seed=0, num_labels=classes)
+
+
+@pytest.mark.parametrize(
+    ("auto_class", "fields", "head"),
+    [
+        (AutoModelForSemanticSegmentation, {"output_stride": 8, "aspp_out_channels": 8}, "segmentation_head"),
+        (AutoModelForObjectDetection, {"output_stride": 32}, "detection_head"),
+    ],
+)
+def test_the_backbone_of_a_classifier_serves_dense_tasks(tmp_path, caplog, request, auto_class, fields, head):
+    """Whatever its classes, its image size and its output stride."""
+    logging.add_handler(caplog.handler)
+    request.addfinalizer(lambda: logging.remove_handler(caplog.handler))
+    tiny = {"width_multiplier": 0.25, "n_attn_blocks": [1, 1, 1], "dilate": False}
+    section = {"model_type": "mobilevit_v2", "image_size": 32, "output_stride": 16, **tiny}
+    stored = build_model(section, Auto, seed=1, num_labels=9, image_mean=[0.1] * 3)
+    stored.save_pretrained(tmp_path)
+    section = {"model_type": "mobilevit_v2", "image_size": [48, 64], "pretrained": str(tmp_path), **fields}
+    names = {"id2label": {0: "sky", 1: "road"}, "label2id": {"sky": 0, "road": 1}}
+    model = build_model(section, auto_class, seed=0, num_labels=2, image_mean=[0.7] * 3, **names)
+    loaded = model.mobilevitv2.state_dict()
+    assert all(torch.equal(value, loaded[name]) for name, value in stored.mobilevitv2.state_dict().items())
+    config = model.config
+    assert config.output_stride == fields["output_stride"] and config.image_size == [48, 64]
+    assert config.id2label == names["id2label"] and config.num_labels == 2
+    assert image_processor_for(config, image_mean=[0.7] * 3).size == {"height": 48, "width": 64}
+    kept = sum(x.numel() for x in stored.mobilevitv2.parameters())
+    new = sum(x.numel() for x in model.get_submodule(head).parameters())
+    assert model.weights_from == f"{kept:,} parameters from {tmp_path}, {new:,} start anew: {head}"
+    assert not caplog.records  # of transformers, about every weight
 
 
 def test_a_model_that_cannot_become_another_is_an_error(tmp_path):
