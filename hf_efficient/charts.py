@@ -8,10 +8,10 @@ from io import BytesIO
 
 from PIL import Image
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # told apart by all eyes
+# Told apart by all eyes.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#882255")
 GREY = "#b8b8b8"  # of what is there for comparison
 DPI = 120
-GAP = 0.055  # between names, as a share of the axes' height
 
 
 def new_figure(width: float, height: float):
@@ -30,16 +30,16 @@ def as_image(figure) -> Image.Image:
     return Image.open(file).convert("RGB")
 
 
-def label_ends(axes, ends: Iterable[tuple[float, str, str]], gap: float = GAP) -> None:
+def label_ends(axes, ends: Iterable[tuple[float, str, str]], fontsize: float = 8) -> None:
     """Names with their colours to the right of the lines that end at these values, apart where lines end together.
 
-    Call it when the axes' limits are what they will be; a logarithmic axis is welcome.
+    Call it when the axes' limits are what they will be.
     """
-    to_share = lambda y: axes.transAxes.inverted().transform(axes.transData.transform((0, y)))[1]  # noqa: E731
-    wanted = sorted((float(to_share(value)), name, colour) for value, name, colour in ends)
-    places = spread([place for place, *_ in wanted], gap)
-    for place, (_, name, colour) in zip(places, wanted, strict=True):
-        axes.annotate(name, (1.01, place), xycoords="axes fraction", color=colour, fontsize=8, va="center")
+    to_share = axes.transData + axes.transAxes.inverted()
+    wanted = sorted((float(to_share.transform((axes.get_xlim()[1], value))[1]), *rest) for value, *rest in ends)
+    gap = 1.35 * fontsize / 72 / (axes.get_position().height * axes.figure.get_figheight())
+    for place, (_, name, colour) in zip(spread([place for place, *_ in wanted], gap), wanted, strict=True):
+        axes.annotate(name, (1.01, place), xycoords="axes fraction", color=colour, fontsize=fontsize, va="center")
 
 
 def spread(places: list[float], gap: float) -> list[float]:
