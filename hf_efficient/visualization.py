@@ -4,6 +4,7 @@ draw_kept_patches    the patches that a heuristic keeps (HuggingGreen, Figures 2
 draw_context_scores  where MobileViTv2's context comes from, at one output stride (its Figures 5 and 8)
 draw_classes         the class of each pixel, as a colour, over the image
 draw_boxes           boxes with the names of what is in them
+prediction_sheet     pictures, right and wrong, with what a model says of them
 draw_rollout         which patches CLS has drawn from, through all layers (Abnar & Zuidema 2020)
 """
 
@@ -153,3 +154,38 @@ def contact_sheet(rows: list[tuple[str, list[Image.Image]]], titles: list[str], 
             fitted = ImageOps.contain(picture, (cell, cell))
             sheet.paste(fitted, (margin + column * (cell + 4), top))
     return sheet
+
+
+def prediction_sheet(
+    groups: list[tuple[str, list[tuple[Image.Image, str]]]], columns: int = 4, cell: int = 176
+) -> Image.Image:
+    """Pictures with a caption below each, `columns` in a row, under the title of their group."""
+    font, small = ImageFont.load_default(18), ImageFont.load_default(15)
+    header, line = 30, 24
+    rows = [(len(pictures) + columns - 1) // columns for _, pictures in groups]
+    height = sum(header + count * (cell + line) for count in rows)
+    sheet = Image.new("RGB", (columns * (cell + 8), height), BACKGROUND)
+    draw, top = ImageDraw.Draw(sheet), 0
+    for (title, pictures), count in zip(groups, rows, strict=True):
+        draw.text((4, top + header // 2), title, font=font, fill="black", anchor="lm")
+        top += header
+        for index, (picture, caption) in enumerate(pictures):
+            left, upper = (index % columns) * (cell + 8) + 4, top + index // columns * (cell + line)
+            # Of so few pixels that a smooth enlargement would show none of them.
+            way = Image.Resampling.NEAREST if max(picture.size) < 16 else Image.Resampling.BICUBIC
+            fitted = ImageOps.contain(picture.convert("RGB"), (cell, cell), way)
+            sheet.paste(fitted, (left + (cell - fitted.width) // 2, upper + (cell - fitted.height) // 2))
+            draw.text(
+                (left, upper + cell + line // 2), fitting(caption, small, cell), font=small, fill="black", anchor="lm"
+            )
+        top += count * (cell + line)
+    return sheet
+
+
+def fitting(text: str, font: ImageFont.ImageFont, width: int) -> str:
+    """As much of it as there is room for."""
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + "…") > width:
+        text = text[:-1]
+    return text + "…"

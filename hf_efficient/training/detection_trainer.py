@@ -1,8 +1,7 @@
 """Training of object detectors, whose evaluation gathers detections rather than the logits of every query."""
 
-from pathlib import Path
-
 import torch
+from PIL.Image import Image
 from torch import Tensor
 from transformers.image_transforms import center_to_corners_format
 
@@ -31,7 +30,7 @@ class DetectionTrainer(EfficientTrainer):
         return loss, pack_detections(outputs.logits, outputs.pred_boxes, scales(labels)), pack_objects(labels)
 
     @torch.no_grad()
-    def draw_predictions(self, file: Path) -> None:
+    def pictures(self) -> dict[str, Image]:
         """Images of the evaluation, their objects, and as many detections, the most confident."""
         data, rows = self.eval_dataset, []
         batch = data.__getitems__(list(range(0, len(data), -(-len(data) // SHOWN))))
@@ -43,7 +42,7 @@ class DetectionTrainer(EfficientTrainer):
             real = draw_boxes(picture, truth["boxes"], truth["class_labels"].tolist(), data.images.class_names)
             seen = draw_boxes(picture, outputs.pred_boxes[i][best], classes[i][best].tolist(), data.images.class_names)
             rows.append((str(i), [picture, real, seen]))
-        contact_sheet(rows, ["image", "truth", "prediction"]).save(file)
+        return {"predictions": contact_sheet(rows, ["image", "truth", "prediction"])}
 
 
 def scales(labels: list[dict[str, Tensor]]) -> Tensor:

@@ -36,12 +36,12 @@ from ..inference import task_of
 from ..tables import facts
 from .arguments import EfficientTrainingArguments
 from .checkpoints import replace_file
+from .classification_trainer import ClassificationTrainer
 from .detection_trainer import DetectionTrainer
 from .errors import RunError
 from .history import COSTS
 from .launch import finite, shown
 from .memory_trainer import MemoryTrainer
-from .metrics.classification import score
 from .segmentation_trainer import SegmentationTrainer
 from .tasks.language_modelling import segment_length, whole
 from .tasks.object_detection import DetectionOptions
@@ -224,7 +224,7 @@ def image_trainer(
         batches = ImageBatches(images, **looks, task="segmentation")
         return SegmentationTrainer(model, training, data_collator=take_batch, eval_dataset=batches)
     batches = ImageBatches(images, **looks)
-    return EfficientTrainer(model, training, data_collator=take_batch, eval_dataset=batches, compute_metrics=score)
+    return ClassificationTrainer(model, training, data_collator=take_batch, eval_dataset=batches)
 
 
 def with_labels_of(model: PreTrainedModel, samples: Samples) -> Samples:
@@ -269,7 +269,7 @@ def labelled_text_trainer(
             raise RunError("there is only one split beside training: evaluate the split test.")
         texts = splits.evaluation if split == "validation" or splits.test is None else splits.test
     batches = make_batches(model, tokenizer, options, with_labels_of(model, texts), split)
-    return EfficientTrainer(model, training, data_collator=take_batch, eval_dataset=batches, compute_metrics=score)
+    return ClassificationTrainer(model, training, data_collator=take_batch, eval_dataset=batches)
 
 
 def table(results: dict) -> str:

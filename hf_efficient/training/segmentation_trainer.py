@@ -1,9 +1,8 @@
 """Training of semantic segmentation, whose evaluation counts pixels rather than gather logits of every image."""
 
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
+from PIL.Image import Image
 from torch import Tensor
 
 from ..data.image_decoding import IGNORED
@@ -48,7 +47,7 @@ class SegmentationTrainer(EfficientTrainer):
         return super()._get_num_items_in_batch(counted, device)
 
     @torch.no_grad()
-    def draw_predictions(self, file: Path) -> None:
+    def pictures(self) -> dict[str, Image]:
         """Images of the evaluation, their masks and what the model makes of them."""
         data = self.eval_dataset
         batch = data.__getitems__(list(range(0, len(data), -(-len(data) // SHOWN))))
@@ -62,7 +61,7 @@ class SegmentationTrainer(EfficientTrainer):
             )
         ]
         rows.append(("classes", [draw_legend(data.images.class_names)]))
-        contact_sheet(rows, ["image", "truth", "prediction"]).save(file)
+        return {"predictions": contact_sheet(rows, ["image", "truth", "prediction"])}
 
 
 def classes_of(logits: Tensor, size: tuple[int, int]) -> Tensor:

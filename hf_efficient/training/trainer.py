@@ -17,6 +17,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
+from PIL.Image import Image
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -101,6 +102,10 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
 
     def load_extra(self, folder: str | Path) -> None:
         """Reads it again, when model, optimizer and scheduler are there."""
+
+    def pictures(self) -> dict[str, Image]:
+        """Of what the last evaluation found, by name; they are saved beside the results."""
+        return {}
 
     warm_steps = 2  # until a step takes as long as all that follow
 
