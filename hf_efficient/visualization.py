@@ -12,10 +12,14 @@ import colorsys
 from collections.abc import Sequence
 
 import torch
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageColor, ImageDraw, ImageFont, ImageOps
 from torch import Tensor, nn
 
+from .charts import COLOURS
+
+FIRST = [colour for colour in COLOURS if colour != "#000000"]  # which is what does not count
 BACKGROUND, DROPPED = (255, 255, 255), (40, 44, 60)
+FEW_BOXES = 3  # are all named
 SCALE = {"black": (12, 8, 60), "mid": (214, 60, 90), "white": (255, 244, 170)}  # dark blue, red, light yellow
 
 
@@ -44,7 +48,9 @@ def draw_heat(image: Image.Image, heat: Tensor, opacity: float = 0.6) -> Image.I
 
 
 def colour_of(index: int) -> tuple[int, int, int]:
-    """Of a class: hues by the golden ratio, so that neighbours differ."""
+    """Of a class: those of charts first, then hues by the golden ratio, so that neighbours differ."""
+    if index < len(FIRST):
+        return ImageColor.getrgb(FIRST[index])
     red, green, blue = colorsys.hsv_to_rgb(index * 0.618034 % 1, 0.85 if index % 2 else 0.6, 0.95 - 0.25 * (index % 3))
     return round(255 * red), round(255 * green), round(255 * blue)
 
@@ -57,25 +63,36 @@ def draw_classes(image: Image.Image, classes: Tensor, opacity: float = 0.6) -> I
     return Image.blend(image.convert("RGB"), mask.convert("RGB").resize(image.size, Image.Resampling.NEAREST), opacity)
 
 
-def draw_legend(names: Sequence[str], side: int = 192) -> Image.Image:
-    """The classes with their colours; as many as a square has room for."""
-    picture, height = Image.new("RGB", (side, side), BACKGROUND), max(12, side // max(1, len(names)))
+def draw_legend(names: Sequence[str], width: int = 192) -> Image.Image:
+    """The classes with their colours, in as many lines as they need."""
+    font, line, places, left, top = ImageFont.load_default(15), 24, [], 4, 0
+    for name in names:
+        room = 34 + round(font.getlength(name))
+        if left + room > width and left > 4:
+            left, top = 4, top + line
+        places.append((left, top))
+        left += room
+    picture = Image.new("RGB", (width, top + line), BACKGROUND)
     draw = ImageDraw.Draw(picture)
-    for index, name in enumerate(names[: side // height]):
-        draw.rectangle((0, index * height, 12, index * height + height - 2), fill=colour_of(index))
-        draw.text((18, index * height), name, fill="black")
+    for index, (name, (left, top)) in enumerate(zip(names, places, strict=True)):
+        draw.rectangle((left, top + 4, left + 16, top + 20), fill=colour_of(index))
+        draw.text((left + 22, top + line // 2), name, font=font, fill="black", anchor="lm")
     return picture
 
 
 def draw_boxes(image: Image.Image, boxes: Tensor, classes: Sequence[int], names: Sequence[str]) -> Image.Image:
-    """Boxes (n, 4) as cx, cy, w, h, shares of the image, with the names of their classes."""
-    picture = image.convert("RGB")
+    """Boxes (n, 4) as cx, cy, w, h, shares of the image, with the names of their classes where there is room."""
+    picture, font = image.convert("RGB"), ImageFont.load_default(13)
     draw = ImageDraw.Draw(picture)
     for (cx, cy, w, h), label in zip(boxes.tolist(), classes, strict=True):
         left, right = ((cx + side * w / 2) * image.width for side in (-1, 1))
         top, bottom = ((cy + side * h / 2) * image.height for side in (-1, 1))
-        draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour_of(label))
-        draw.text((left + 2, top), names[label], fill=colour_of(label))
+        draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour_of(label), width=2)
+        length = font.getlength(names[label]) + 6
+        if len(boxes) <= FEW_BOXES or length <= right - left:
+            left, top = max(0, min(left, image.width - length)), max(0, top - 16)  # above the box, not over it
+            draw.rectangle((left, top, left + length, top + 16), fill=colour_of(label))
+            draw.text((left + 3, top + 8), names[label], font=font, fill="white", anchor="lm")
     return picture
 
 
@@ -138,21 +155,31 @@ def draw_context_scores(model: nn.Module, pixel_values: Tensor, image: Image.Ima
     return draw_heat(image, maps[stride][0].mean(0))  # over latent tokens
 
 
-def contact_sheet(rows: list[tuple[str, list[Image.Image]]], titles: list[str], cell: int = 192) -> Image.Image:
-    """Rows of pictures with their names, under column titles."""
+def contact_sheet(
+    rows: list[tuple[str, list[Image.Image]]],
+    titles: list[str],
+    cell: int = 192,
+    classes: Sequence[str] = (),
+) -> Image.Image:
+    """Rows of pictures with their names, under column titles; `classes` are named with their colours below."""
     font = ImageFont.load_default(20)  # still read where a page shows the sheet at half its size
     margin, header = 8 + max(round(font.getlength(name)) for name, _ in rows), 32
     columns = max(len(pictures) for _, pictures in rows)
-    sheet = Image.new("RGB", (margin + columns * (cell + 4), header + len(rows) * (cell + 4)), BACKGROUND)
+    rows = [(name, [ImageOps.contain(picture, (cell, cell)) for picture in pictures]) for name, pictures in rows]
+    heights = [4 + max(picture.height for picture in pictures) for _, pictures in rows]
+    width = margin + columns * (cell + 4)
+    legend = draw_legend(classes, width) if classes else Image.new("RGB", (width, 0))
+    sheet = Image.new("RGB", (width, header + sum(heights) + legend.height), BACKGROUND)
     draw = ImageDraw.Draw(sheet)
     for column, title in enumerate(titles):
         draw.text((margin + column * (cell + 4), 4), title, font=font, fill="black")
-    for row, (name, pictures) in enumerate(rows):
-        top = header + row * (cell + 4)
-        draw.text((4, top + cell // 2), name, font=font, fill="black", anchor="lm")
+    top = header
+    for (name, pictures), height in zip(rows, heights, strict=True):
+        draw.text((4, top + height // 2), name, font=font, fill="black", anchor="lm")
         for column, picture in enumerate(pictures):
-            fitted = ImageOps.contain(picture, (cell, cell))
-            sheet.paste(fitted, (margin + column * (cell + 4), top))
+            sheet.paste(picture, (margin + column * (cell + 4), top))
+        top += height
+    sheet.paste(legend, (0, top))
     return sheet
 
 

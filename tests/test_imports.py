@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "data": set(),
     "charts": set(),
     "energy": {"charts"},
-    "visualization": set(),
+    "visualization": {"charts"},
     "torchao_messages": set(),
     "zoo": set(),
     **dict.fromkeys(WORDS, WORDS),

@@ -6,11 +6,11 @@ from PIL.Image import Image
 from torch import Tensor
 
 from ..data.image_decoding import IGNORED
-from ..visualization import contact_sheet, draw_classes, draw_legend
+from ..visualization import contact_sheet, draw_classes
 from .metrics.segmentation import confusion, iou_by_class, segmentation_scores
 from .trainer import EfficientTrainer
 
-SHOWN = 4  # images in the picture of predictions
+SHOWN, SIDE = 4, 272  # images in the picture of predictions, and their size in it
 
 
 class SegmentationTrainer(EfficientTrainer):
@@ -55,13 +55,11 @@ class SegmentationTrainer(EfficientTrainer):
         logits = self.model(pixel_values=batch["pixel_values"].to(self.args.device)).logits
         found = classes_of(logits, batch["labels"].shape[1:]).cpu()
         rows = [
-            (str(i), [picture, draw_classes(picture, truth), draw_classes(picture, seen)])
-            for i, (picture, truth, seen) in enumerate(
-                zip(data.pictures(batch["pixel_values"]), batch["labels"], found, strict=True)
-            )
+            ("", [picture, draw_classes(picture, truth), draw_classes(picture, seen)])
+            for picture, truth, seen in zip(data.pictures(batch["pixel_values"]), batch["labels"], found, strict=True)
         ]
-        rows.append(("classes", [draw_legend(data.images.class_names)]))
-        return {"predictions": contact_sheet(rows, ["image", "truth", "prediction"])}
+        sheet = contact_sheet(rows, ["image", "truth", "prediction"], SIDE, data.images.class_names)
+        return {"predictions": sheet}
 
 
 def classes_of(logits: Tensor, size: tuple[int, int]) -> Tensor:

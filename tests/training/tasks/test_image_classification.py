@@ -81,7 +81,17 @@ def test_a_result_is_complete_and_predicts_in_a_pipeline(config, tmp_path, model
     results = main([config(**changes, training={"max_steps": 4})])
     folder = tmp_path / "run"
     assert json.loads((folder / "results.json").read_text()) == results
-    written = ("history.csv", "curves.png", "run.yaml", "config.json", "model.safetensors", "preprocessor_config.json")
+    written = (
+        "history.csv",
+        "curves.png",
+        "confusion.png",
+        "predictions.png",
+        "example.png",
+        "run.yaml",
+        "config.json",
+        "model.safetensors",
+        "preprocessor_config.json",
+    )
     for file in written:
         assert (folder / file).is_file(), file
     assert results["steps"] == 4 and results["seed"] == 42 and results["parameters"] > 1000
