@@ -47,7 +47,8 @@ class DetectionTrainer(EfficientTrainer):
             seen = draw_boxes(picture, outputs.pred_boxes[i][best], classes[i][best].tolist(), names)
             rows.append(("", [picture, real, seen]))
         legend = names if len(names) <= MOST_CLASSES else ()
-        return {"predictions": contact_sheet(rows, ["image", "truth", "prediction"], SIDE, legend)}
+        sheet = contact_sheet(rows, ["image", "truth", "prediction"], SIDE, legend)
+        return {"predictions": sheet, "example": data.pictures(batch["pixel_values"][:1])[0]}
 
 
 def scales(labels: list[dict[str, Tensor]]) -> Tensor:

@@ -83,7 +83,7 @@ def train_in_folder(trainer: EfficientTrainer, run: Run, unit: str, items_per_sa
             replace_file(Path(run.training.output_dir) / "results.json", json.dumps(results, indent=2) + "\n")
             for name, picture in trainer.pictures().items():
                 picture.save(Path(run.training.output_dir) / f"{name}.png")
-            write_card(run.training.output_dir)
+            write_card(run.training.output_dir, repo_id=trainer.hub_model_id if run.training.push_to_hub else None)
         print("\n" + table(results), flush=True)
     trainer.wait()
     if run.training.push_to_hub:

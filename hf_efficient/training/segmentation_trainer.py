@@ -59,7 +59,7 @@ class SegmentationTrainer(EfficientTrainer):
             for picture, truth, seen in zip(data.pictures(batch["pixel_values"]), batch["labels"], found, strict=True)
         ]
         sheet = contact_sheet(rows, ["image", "truth", "prediction"], SIDE, data.images.class_names)
-        return {"predictions": sheet}
+        return {"predictions": sheet, "example": data.pictures(batch["pixel_values"][:1])[0]}
 
 
 def classes_of(logits: Tensor, size: tuple[int, int]) -> Tensor:
