@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from .charts import COLOURS
 
 FIRST = [colour for colour in COLOURS if colour != "#000000"]  # which is what does not count
-BACKGROUND, DROPPED = (255, 255, 255), (40, 44, 60)
+BACKGROUND, DROPPED = (255, 255, 255), (62, 78, 118)
 FEW_BOXES = 3  # are all named
 SCALE = {"black": (12, 8, 60), "mid": (214, 60, 90), "white": (255, 244, 170)}  # dark blue, red, light yellow
 
 
 def draw_kept_patches(image: Image.Image, patch_indices: Tensor, grid: tuple[int, int]) -> Image.Image:
-    """The image with all patches but those in `patch_indices` (k,), counted row by row, darkened.
+    """The image with all patches but those in `patch_indices` (k,), counted row by row, in dark blue.
 
-    Dark and without colour: faded to white, dropped patches of a white ground would look like kept ones.
+    Faded to white, or only darkened, dropped patches of a white or black ground would look like kept ones.
     """
     rows, columns = grid
     kept = torch.zeros(rows * columns, dtype=torch.uint8)

@@ -43,7 +43,7 @@ def test_kept_patches_keep_their_pixels_and_others_darken():
 @pytest.mark.parametrize("ground", ["white", "black"])
 def test_kept_and_dropped_patches_differ_on_any_ground(ground):
     pixels = np.asarray(draw_kept_patches(Image.new("RGB", (40, 20), ground), torch.tensor([1]), (2, 4))).astype(int)
-    assert abs(pixels[5, 15] - pixels[5, 5]).max() > 40
+    assert abs(pixels[5, 15] - pixels[5, 5]).max() > 80
 
 
 def test_kept_patches_must_exist():

@@ -30,7 +30,7 @@ from .trainer import EfficientTrainer
 
 # What may be another when a run goes on: it changes neither what is computed nor what is reported of it.
 HARMLESS = {
-    *("output_dir", "resume", "run_name", "report_to", "disable_tqdm", "verbose", "log_level"),
+    *("output_dir", "resume", "run_name", "report_to", "disable_tqdm", "verbose", "log_level", "show_images"),
     *("num_train_epochs", "max_steps", "load_best_model_at_end", "push_to_hub", "hub_model_id", "hub_strategy"),
     *("hub_always_push", "hub_revision", "hub_timeout", "save_total_limit"),
     *("hub_private_repo", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
@@ -82,7 +82,8 @@ def train_in_folder(trainer: EfficientTrainer, run: Run, unit: str, items_per_sa
         with told(f"the results can't be written to {run.training.output_dir}", TrainingError):
             replace_file(Path(run.training.output_dir) / "results.json", json.dumps(results, indent=2) + "\n")
             for name, picture in trainer.pictures().items():
-                picture.save(Path(run.training.output_dir) / f"{name}.png")
+                if run.training.show_images or name == "confusion":
+                    picture.save(Path(run.training.output_dir) / f"{name}.png")
             write_card(run.training.output_dir, repo_id=trainer.hub_model_id if run.training.push_to_hub else None)
         print("\n" + table(results), flush=True)
     trainer.wait()

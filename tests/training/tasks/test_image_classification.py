@@ -110,6 +110,13 @@ def test_a_result_is_complete_and_predicts_in_a_pipeline(config, tmp_path, model
     assert loss == pytest.approx(results["metrics"]["eval_loss"], rel=1e-5)
 
 
+def test_images_of_the_data_are_left_out_if_asked(config, tmp_path):
+    main([config(training={"max_steps": 2, "show_images": False})])
+    assert {file.name for file in (tmp_path / "run").glob("*.png")} == {"curves.png", "confusion.png"}
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "(confusion.png)" in card and "predictions.png" not in card and "example.png" not in card
+
+
 def test_a_finished_run_reports_again(config):
     first, second = main([config()]), main([config()])
     assert first["metrics"] == second["metrics"] and first["steps"] == second["steps"] == 15
