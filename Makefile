@@ -42,8 +42,8 @@ bench-data: $(READY) ## Steps with images decoded on demand against stored ones;
 docs: $(READY) ## Write figures and tables into README.md and docs/; ARGS=--check says what is out of date
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.docs_pages $(ARGS)
 
-pictures: $(READY) ## Draw kept patches, context scores and attention rollout; ARGS="--help" lists the options
-	HF_HUB_OFFLINE=1 $(BIN)/python scripts/draw_pictures.py $(ARGS)
+pictures: $(READY) ## Draw the pictures in docs/ again, from the figures beside them
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.docs_pictures
 
 clean: ## Remove .venv, caches and build products; results stay
 	rm -rf .venv .pytest_cache .ruff_cache build dist *.egg-info

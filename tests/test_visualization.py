@@ -9,11 +9,14 @@ from transformers import ViTConfig, ViTModel
 from hf_efficient import KerformerViTConfig, KerformerViTModel, MobileViTv2Config, MobileViTv2Model
 from hf_efficient.visualization import (
     attention_rollout,
+    colour_of,
     contact_sheet,
+    draw_boxes,
     draw_context_scores,
     draw_heat,
     draw_kept_patches,
     draw_rollout,
+    prediction_sheet,
 )
 
 RED = Image.new("RGB", (40, 20), (200, 0, 0))
@@ -40,7 +43,7 @@ def test_kept_patches_keep_their_pixels_and_others_darken():
 @pytest.mark.parametrize("ground", ["white", "black"])
 def test_kept_and_dropped_patches_differ_on_any_ground(ground):
     pixels = np.asarray(draw_kept_patches(Image.new("RGB", (40, 20), ground), torch.tensor([1]), (2, 4))).astype(int)
-    assert abs(pixels[5, 15] - pixels[5, 5]).max() > 40
+    assert abs(pixels[5, 15] - pixels[5, 5]).max() > 80
 
 
 def test_kept_patches_must_exist():
@@ -100,3 +103,22 @@ def test_contact_sheet_holds_every_picture():
     sheet = contact_sheet([("a", [RED, RED]), ("b", [RED])], ["one", "two"], cell=40)
     red = (np.asarray(sheet) == (200, 0, 0)).all(-1).sum()
     assert red == 3 * 40 * 20
+
+
+def test_contact_sheet_names_classes_with_their_colours_in_as_many_lines_as_they_need():
+    few, many = (contact_sheet([("", [RED])], ["one"], cell=100, classes=names) for names in (["ant"], ["ant"] * 9))
+    assert (np.asarray(few) == colour_of(0)).all(-1).sum() >= 16 * 16
+    assert many.width == few.width and many.height > few.height
+
+
+def test_a_small_box_is_seen_below_its_name():
+    picture = Image.new("RGB", (100, 100), "white")
+    drawn = np.asarray(draw_boxes(picture, torch.tensor([[0.5, 0.5, 0.1, 0.1]]), [0], ["platelets"]))
+    assert all(drawn[50, 50] == 255)  # its inside
+    assert all(drawn[50, 45] == colour_of(0)) and all(drawn[30, 47] == colour_of(0))
+
+
+def test_prediction_sheet_has_a_row_for_four_pictures():
+    sheets = [prediction_sheet([("right", [(RED, "a very long name of a class")] * n), ("wrong", [])]) for n in (4, 5)]
+    red = [(np.asarray(sheet) == (200, 0, 0)).all(-1).sum() for sheet in sheets]
+    assert red[1] * 4 == red[0] * 5 and sheets[1].height - sheets[0].height == 200

@@ -70,7 +70,8 @@ def compare_at_equal_budget(
         return {}
     run_all(left, jobs, known, file)
     found, picture = known.to_json(), file.with_suffix(".png")
-    plot_curves(found, picture)
+    if (drawn := plot_curves(found)) is not None:
+        drawn.save(picture)
     print(f"\n{table(found)}\n\nWritten to {file} and {picture.name}", flush=True)
     return found
 
