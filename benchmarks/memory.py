@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.workloads import FORWARD, TRAINING, Contender
+from hf_efficient.training.provenance import resident
 
 # What glibc is told, so that it keeps freed memory instead of giving it back to the system.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**34)}
@@ -71,16 +72,11 @@ def _peak_memory(contender: Contender, length: int, causal: bool, threads: int) 
     if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)  # or what the warm-up has freed, a whole model at worst, would count as idle
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    idle, work = _resident("VmRSS"), contender.make(length, causal)
+    idle, work = resident("VmRSS"), contender.make(length, causal)
     work.infer()
-    forward = _resident("VmHWM") - idle
+    forward = resident("VmHWM") - idle
     work.train()
-    return {FORWARD: forward, TRAINING: _resident("VmHWM") - idle}
-
-
-def _resident(field: str) -> int:
-    """Not ru_maxrss, which a child inherits from its parent."""
-    return _kilobytes("/proc/self/status", field) * 1024
+    return {FORWARD: forward, TRAINING: resident("VmHWM") - idle}
 
 
 def limit_memory() -> None:
