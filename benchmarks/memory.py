@@ -1,11 +1,8 @@
 """How memory is measured: the peak in a process of its own, and what glibc does with freed memory."""
 
 import contextlib
-import ctypes
-import gc
 import multiprocessing
 import os
-import resource
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -15,6 +12,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.workloads import FORWARD, TRAINING, Contender
+from hf_efficient.experiments.process_memory import forget_peak, limited_memory
 from hf_efficient.training.provenance import resident
 
 # What glibc is told, so that it keeps freed memory instead of giving it back to the system.
@@ -66,26 +64,10 @@ def peak_memory(contender: Contender, length: int, causal: bool) -> dict[str, in
 
 def _peak_memory(contender: Contender, length: int, causal: bool, threads: int) -> dict[str, int]:
     torch.set_num_threads(threads)
-    limit_memory()
-    contender.make(64, causal).train()
-    gc.collect()
-    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
-        libc.malloc_trim(0)  # or what the warm-up has freed, a whole model at worst, would count as idle
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    idle, work = resident("VmRSS"), contender.make(length, causal)
-    work.infer()
-    forward = resident("VmHWM") - idle
-    work.train()
-    return {FORWARD: forward, TRAINING: resident("VmHWM") - idle}
-
-
-def limit_memory() -> None:
-    """What needs more memory than there is fails, and is left out, instead of having the process killed."""
-    if Path("/proc/meminfo").exists():
-        limit = (_kilobytes("/proc/self/status", "VmData") + 0.9 * _kilobytes("/proc/meminfo", "MemAvailable")) * 1024
-        resource.setrlimit(resource.RLIMIT_DATA, (int(limit), resource.getrlimit(resource.RLIMIT_DATA)[1]))
-
-
-def _kilobytes(file: str, field: str) -> int:
-    line = next(line for line in Path(file).read_text().splitlines() if line.startswith(f"{field}:"))
-    return int(line.split()[1])
+    with limited_memory():
+        contender.make(64, causal).train()
+        idle, work = forget_peak(), contender.make(length, causal)
+        work.infer()
+        forward = resident("VmHWM") - idle
+        work.train()
+        return {FORWARD: forward, TRAINING: resident("VmHWM") - idle}
