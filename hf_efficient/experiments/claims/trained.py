@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...training.budget import Budget
@@ -31,21 +31,18 @@ REHEARSAL = "rehearsal"
 
 @dataclass(frozen=True)
 class Stage:
-    """One training of an arm: its config, what is set besides, and its share of the arm's budget."""
+    """One training of an arm: its config, what is set besides, its share of the arm's budget, what makes it quick."""
 
     config: str
     settings: tuple[str, ...] = ()
     share: float = 1.0
-
-    @property
-    def words(self) -> tuple[str, list[str]]:
-        return self.config, list(self.settings)
+    quick: tuple[str, ...] = ()
 
 
-def run(config: str, share: float = 1.0, **settings) -> Stage:
+def run(config: str, share: float = 1.0, quick: tuple[str, ...] = (), **settings) -> Stage:
     """`run("cifar10_vit_small", learning_rate=1e-3)`; keys with a dot are given as `**{"dataset.limit": 9}`."""
     words = [word for key, value in settings.items() for word in (f"--{key}", shown(value))]
-    return Stage(config, tuple(words), share)
+    return Stage(config, tuple(words), share, quick)
 
 
 def shown(value) -> str:
@@ -66,6 +63,8 @@ class Trained(Part):
             and one that was interrupted starts anew, since energy that went into lost work would count.
         after: what else is measured of a trained model: (folder, quick) -> metric -> value.
         derived: what follows from curves and paces, asked when all is trained.
+        dearer: what the mean arm takes over the first, about, where steps are equal.
+        beside: minutes of a run that are no training, about: evaluation.
     """
 
     name: str
@@ -78,11 +77,12 @@ class Trained(Part):
     reads_energy: bool = False
     after: Callable[[Path, bool], dict[str, float]] | None = None
     derived: Callable[[Record, "Trained"], None] | None = None
-    dearer: float = field(default=1.0)  # what the mean arm takes over the first, where steps are equal
+    dearer: float = 1.0
+    beside: float = 0.0
 
     def cost(self, options: Options) -> Cost:
         minutes = minutes_of(self.budget_of(options)) * (self.dearer if self.equal == "steps" else 1)
-        return Cost(round(minutes, 1), len(self.arms), len(options.seeds_or(self.seeds)))
+        return Cost(round(minutes + self.beside, 1), len(self.arms), len(options.seeds_or(self.seeds)))
 
     def budget_of(self, options: Options) -> str:
         return options.budget or (QUICK_BUDGET if options.quick else self.budget)
@@ -104,7 +104,6 @@ class Trained(Part):
                 list(pool.map(lambda pair: self.train(*pair, record, options), left))
         if self.derived is not None:
             self.derived(record, self)
-            record.save()
 
     # ---- budgets ----
 
@@ -116,7 +115,7 @@ class Trained(Part):
         if not missing:
             return
         words = {
-            f"{name} {number}": (stage.config, [*stage.settings, *self.quick_words(options)])
+            f"{name} {number}": (stage.config, self.words(stage, options))
             for name in missing
             for number, stage in enumerate(self.arms[name])
         }
@@ -127,7 +126,7 @@ class Trained(Part):
             pace = paces[f"{first} 0"]
         else:
             pace, stage = Pace(**record.arm(self.label(first))["paces"][0]), self.arms[first][0]
-            yardstick = (stage.config, [*stage.settings, *self.quick_words(options)])
+            yardstick = (stage.config, self.words(stage, options))
             paces = rehearse_beside(pace, yardstick, words, folder, **brief)
         for name in missing:
             own = [paces[f"{name} {number}"] for number in range(len(self.arms[name]))]
@@ -154,14 +153,16 @@ class Trained(Part):
             seconds *= first.watts / own.watts
         return max(1, int(seconds / own.seconds_per_step))
 
-    def quick_words(self, options: Options) -> list[str]:
-        return ["--disable_tqdm", "true", "--energy.cpu_watts", "10", *self.quick] if options.quick else []
+    def words(self, stage: Stage, options: Options) -> list[str]:
+        """What is set beside the config."""
+        tiny = ["--disable_tqdm", "true", "--energy.cpu_watts", "10", *self.quick, *stage.quick]
+        return [*stage.settings, *(tiny if options.quick else ())]
 
     def command(self, name: str, steps: Sequence[int], options: Options) -> str:
         """What a reader can run: that of seed 0, stage by stage."""
         lines, before = [], []
         for number, (stage, count) in enumerate(zip(self.arms[name], steps, strict=True)):
-            words = [*stage.settings, *self.quick_words(options), *before, "--max_steps", str(count), "--seed", "0"]
+            words = [*self.words(stage, options), *before, "--max_steps", str(count), "--seed", "0"]
             if len(steps) > 1:
                 folder = f"results/{name}_{number}"
                 words += ["--output_dir", folder]
@@ -176,7 +177,7 @@ class Trained(Part):
         found, before = [], []
         output = options.folder / record.claim / ("quick" if options.quick else self.budget_of(options)) / self.name
         for number, stage in enumerate(self.arms[name]):
-            words = (*stage.settings, *self.quick_words(options), *before)
+            words = (*self.words(stage, options), *before)
             words += ("--max_steps", str(record.arm(self.label(name))["steps"][number]))
             variant = Variant(
                 name if len(self.arms[name]) == 1 else f"{name}_{number}", find_config(stage.config), words
