@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .... import CompressivePerformerForCausalLM
-from ....data.text_streams import TextOptions, load_language_data
-from ....training.evaluation import options_in, results_of
-from ...timing import seconds_of
+from ... import CompressivePerformerForCausalLM
+from ...data.text_streams import TextOptions, load_language_data
+from ...training.evaluation import options_in, results_of
+from ..timing import seconds_of
 from .base import Claim, Statement, against
 from .record import Record
 from .tiny import PYDOCS

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from transformers import BertConfig, BertModel
 
-from ....data.tokenization import build_tokenizer
-from ...converted_attention import find_minilm, is_there, load, run
-from ...repetitions import ExperimentError
+from ...data.tokenization import build_tokenizer
+from ..converted_attention import find_minilm, is_there, load, run
+from ..repetitions import ExperimentError
 from .base import Claim, Cost, Options, Part, Statement, against
 from .record import Record
 

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ....attention import attention_options, build_attention, get_attention, list_attentions
+from ...attention import attention_options, build_attention, get_attention, list_attentions
 from .base import Claim, against
 from .timed import Case, Timed
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-from .... import MobileViTv2Config, MobileViTv2ForImageClassification
-from ....data.image_sets import ImageOptions, ObjectOptions
+from ... import MobileViTv2Config, MobileViTv2ForImageClassification
+from ...data.image_sets import ImageOptions, ObjectOptions
 from .base import Claim, Statement
 from .record import Record
 from .timed import Case, Timed

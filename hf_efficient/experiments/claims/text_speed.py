@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from .... import KerformerTextConfig, KerformerTextForSequenceClassification
+from ... import KerformerTextConfig, KerformerTextForSequenceClassification
 from .base import Claim, against
 from .timed import Case, Timed
 

@@ -15,6 +15,7 @@ from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ...extras import require
 from ...training.budget import Budget
 from ...training.configs import find_config
 from ...training.launch import finite
@@ -25,7 +26,7 @@ from ..repetitions import RESULTS, ExperimentError, Repetition, Variant, finish,
 from .base import Cost, Options, Part, minutes_of
 from .record import Record
 
-QUICK_BUDGET = "0.3s"
+QUICK_BUDGET = "0.1s"
 REHEARSAL = "rehearsal"
 
 
@@ -119,6 +120,8 @@ class Trained(Part):
             for name in missing
             for number, stage in enumerate(self.arms[name])
         }
+        if self.equal == "energy" and not options.quick:
+            require("train", "energy")
         folder, brief = options.folder / REHEARSAL, {"rounds": 1, "seconds": 0.02} if options.quick else {}
         first = next(iter(self.arms))
         if first in missing:
@@ -147,9 +150,7 @@ class Trained(Part):
         seconds = share * Budget.parse(budget).amount
         if self.equal == "steps":
             return max(1, int(seconds / first.seconds_per_step))
-        if self.equal == "energy":
-            if None in (first.watts, own.watts):
-                raise ExperimentError("a budget of energy needs codecarbon: pip install 'hf-efficient[energy]'.")
+        if self.equal == "energy" and None not in (first.watts, own.watts):
             seconds *= first.watts / own.watts
         return max(1, int(seconds / own.seconds_per_step))
 
