@@ -36,7 +36,7 @@ CLAIM = Claim(
             "",
             one(**ARMS),
             "steps",
-            "3min",
+            "2.5min",
             quick=(*VALIDATED_DIGITS, "--num_attention_heads", "2"),
             data=("cifar10",),
             reads_energy=True,

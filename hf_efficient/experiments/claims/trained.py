@@ -65,7 +65,7 @@ class Trained(Part):
         after: what else is measured of a trained model: (folder, quick) -> metric -> value.
         derived: what follows from curves and paces, asked when all is trained.
         dearer: what the mean arm takes over the first, about, where steps are equal.
-        beside: minutes of a run that are no training, about: evaluation.
+        beside: minutes of a run that are no training, about: imports, data, evaluation.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Trained(Part):
     after: Callable[[Path, bool], dict[str, float]] | None = None
     derived: Callable[[Record, "Trained"], None] | None = None
     dearer: float = 1.0
-    beside: float = 0.0
+    beside: float = 0.5
 
     def cost(self, options: Options) -> Cost:
         minutes = minutes_of(self.budget_of(options)) * (self.dearer if self.equal == "steps" else 1)
