@@ -6,9 +6,9 @@
     hf-efficient claims report
 
 `list` says what each takes: minutes of one core, times arms, times seeds. `run` measures what is missing and writes
-docs/results/claims/NAME.json; stopped, or started anew, it goes on. Begin it on a quiet machine: it rehearses all arms
-first, which fixes their steps. `report` writes docs/claims.md: the paper's figures and ours, and a verdict (holds, does
-not hold, undecided) with its interval.
+docs/results/claims/NAME.json; stopped, or started anew, it goes on. Begin it on a quiet machine: it rehearses all
+arms first, which fixes their steps. `report` writes docs/claims.md: the paper's figures and ours, and a verdict
+(holds, does not hold, undecided) with its interval.
 """
 
 from pathlib import Path
