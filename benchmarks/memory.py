@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.workloads import FORWARD, TRAINING, Contender
-from hf_efficient.experiments.process_memory import forget_peak, limited_memory
+from hf_efficient.experiments.process_memory import forget_peak, limit_memory
 from hf_efficient.training.provenance import resident
 
 # What glibc is told, so that it keeps freed memory instead of giving it back to the system.
@@ -64,10 +64,10 @@ def peak_memory(contender: Contender, length: int, causal: bool) -> dict[str, in
 
 def _peak_memory(contender: Contender, length: int, causal: bool, threads: int) -> dict[str, int]:
     torch.set_num_threads(threads)
-    with limited_memory():
-        contender.make(64, causal).train()
-        idle, work = forget_peak(), contender.make(length, causal)
-        work.infer()
-        forward = resident("VmHWM") - idle
-        work.train()
-        return {FORWARD: forward, TRAINING: resident("VmHWM") - idle}
+    limit_memory()
+    contender.make(64, causal).train()
+    idle, work = forget_peak(), contender.make(length, causal)
+    work.infer()
+    forward = resident("VmHWM") - idle
+    work.train()
+    return {FORWARD: forward, TRAINING: resident("VmHWM") - idle}

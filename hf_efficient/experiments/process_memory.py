@@ -34,13 +34,13 @@ def peaks(make: Callable[[], Callable], warm: Callable[[], Callable], times: int
 
 def _peaks(make: Callable, warm: Callable, times: int, threads: int) -> list[int]:
     torch.set_num_threads(threads)
+    limit_memory()
+    warm()()
     found = []
-    with limited_memory():
-        warm()()
-        for _ in range(times):
-            idle = forget_peak()
-            make()()
-            found.append(resident("VmHWM") - idle)
+    for _ in range(times):
+        idle = forget_peak()
+        make()()
+        found.append(resident("VmHWM") - idle)
     return found
 
 
@@ -53,14 +53,20 @@ def forget_peak() -> int:
     return resident("VmRSS")
 
 
-@contextmanager
-def limited_memory() -> Iterator[None]:
+def limit_memory() -> None:
     """What needs more memory than there is fails, and is left out, instead of having the process killed."""
-    before = resource.getrlimit(resource.RLIMIT_DATA)
     if Path("/proc/meminfo").exists():
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         free = 1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:")))
-        resource.setrlimit(resource.RLIMIT_DATA, (int(resident("VmData") + 0.9 * free), before[1]))
+        limit = int(resident("VmData") + 0.9 * free)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
+@contextmanager
+def limited_memory() -> Iterator[None]:
+    """The same for a while."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    limit_memory()
     try:
         yield
     finally:

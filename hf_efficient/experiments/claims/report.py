@@ -62,8 +62,11 @@ def section(claim: Claim, record: dict | None, folder: Path) -> str:
     parts += [f"How: {claim.decided}", f"**{verdict(found).capitalize()}.**", statements(claim, found)]
     if claim.shown:
         parts.append(f"<details><summary>All arms</summary>\n\n{all_arms(claim, arms)}\n\n</details>")
-    commands = "\n".join([*record["commands"], *sorted({arm["command"] for arm in arms.values() if "command" in arm})])
-    note = f"<details><summary>The commands</summary>\n\n```\n{commands}\n```\n\n</details>"
+    trainings = dict.fromkeys(arm["command"] for arm in arms.values() if "command" in arm)
+    commands = "\n".join([*record["commands"], *trainings])
+    note = (
+        f"<details><summary>The commands, then those of each arm</summary>\n\n```text\n{commands}\n```\n\n</details>"
+    )
     keys = sorted({int(key) for arm in arms.values() for x in arm["samples"].values() for key in x})
     budgets = ", ".join(f"{name}: {x}" if name else x for name, x in record["budgets"].items())
     facts = [f"Seeds or rounds {keys[0]} to {keys[-1]}" if keys else "No samples"]

@@ -169,7 +169,7 @@ class Trained(Part):
                 words += ["--output_dir", folder]
                 before = ["--model.pretrained", folder]
             lines.append(shlex.join(["hf-efficient", "train", stage.config, *words]))
-        return " && ".join(lines)
+        return "\n".join(lines)
 
     # ---- trainings ----
 
