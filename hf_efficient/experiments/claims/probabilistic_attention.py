@@ -42,7 +42,7 @@ CLAIM = Claim(
         "With the same configuration, a ViT with probabilistic attention (keys and values as the components of a "
         "mixture) uses less energy in training than one with softmax attention, and its micro-F1 is no worse."
     ),
-    figures='none: "Experiment not yet performed"',
+    figures='no figures: "Experiment not yet performed"',
     decided=(
         "A small ViT instead of 1.8 billion parameters, all patches. Energy is that of each run, as the paper takes "
         "it. By its definition probabilistic attention with its default prior is softmax attention, and "

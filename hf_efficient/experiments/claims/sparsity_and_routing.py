@@ -26,7 +26,7 @@ CLAIM = Claim(
         "A regulariser that makes attention sparser, and attention that is active for important feature maps only, "
         "reduce the energy of training, at comparable or better accuracy."
     ),
-    figures='none: "Experiment not yet performed"',
+    figures='no figures: "Experiment not yet performed"',
     decided=(
         "The paper defines neither; docs/mechanisms.md says what stands for them here. Equal steps, energy of each "
         "run; comparable: less than a point of accuracy is lost."

@@ -40,7 +40,7 @@ CLAIM = Claim(
         "Pre-training on masked patches and fine-tuning of the head, with or without hard-negative contrastive "
         "learning in between, needs less energy for the same accuracy than training from scratch."
     ),
-    figures='none: "Experiment not yet performed"',
+    figures='no figures: "Experiment not yet performed"',
     decided=(
         "CIFAR-10 accuracy at equal energy of all stages together: 60 + 40 %, or 40 + 30 + 30 %. The encoder is "
         "frozen in fine-tuning, as the paper says, or not."
