@@ -24,6 +24,7 @@ from .checkpoints import list_checkpoints, replace_file
 from .errors import RunError, TrainingError
 from .history import COSTS
 from .progress import header
+from .provenance import code_version, peak_memory
 from .run import Run
 from .run_file import read_file
 from .trainer import EfficientTrainer
@@ -59,6 +60,7 @@ def train_and_report(
 
 def train_in_folder(trainer: EfficientTrainer, run: Run, unit: str, items_per_sample: float, known: dict) -> dict:
     claim_folder(run, trainer.is_world_process_zero())
+    code_version()  # while the code that was imported is still what is checked out
     skipped = left_out(trainer)
     if trainer.is_world_process_zero():
         print(header(trainer, run.dataset.get("name", "")) + "\n", flush=True)
@@ -182,6 +184,8 @@ def collect(trainer: EfficientTrainer, run: Run, metrics: dict) -> dict:
         "processes": trainer.args.world_size,
         "device": str(trainer.args.device),
         "threads": torch.get_num_threads(),
+        "peak_memory": peak_memory(),
+        "commit": code_version(),
         "versions": {
             "hf_efficient": hf_efficient.__version__,
             "torch": torch.__version__,

@@ -96,6 +96,7 @@ def test_a_result_is_complete_and_predicts_in_a_pipeline(config, tmp_path, model
         assert (folder / file).is_file(), file
     assert results["steps"] == 4 and results["seed"] == 42 and results["parameters"] > 1000
     assert {"torch", "transformers", "hf_efficient", "python"} == set(results["versions"])
+    assert results["commit"] and results["peak_memory"] > 2**26
 
     images = load_images("digits", limit=100, evaluation_limit=37).evaluation
     pictures = [Image.fromarray(pixels.permute(1, 2, 0).numpy()) for pixels in images.pixels]
