@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import docs_headline, docs_mechanisms, docs_results, docs_tables
+from benchmarks import docs_headline, docs_leaderboard, docs_mechanisms, docs_results, docs_tables
 from benchmarks.record import ROOT
 from hf_efficient.attention import list_attentions
 
@@ -81,6 +81,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--check", action="store_true", help="say what is out of date, and change nothing")
     check, stale = parser.parse_args(argv).check, False
+    if not docs_leaderboard.is_current():
+        stale = check
+        print(f"{docs_leaderboard.FILE.name} of the app is out of date; `make docs` writes it." if check else "Written: the app's leaderboard")
+        if not check:
+            docs_leaderboard.write()
     for page in pages():
         if check:
             if lines := list(differences(page)):

@@ -1,0 +1,81 @@
+"""What one image costs a model: tokens, operations, time, and an estimate of energy."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from ..energy.machine import RaplCounters
+
+ROUNDS = 9
+WATTS_PER_THREAD = 4.0  # what codecarbon takes for a processor that it doesn't know
+ASSUMED = (
+    "Joules are an estimate: the time times {watts:g} W, which is {per_thread:g} W for each of the {threads} threads that "
+    "compute, what codecarbon takes for a processor that it doesn't know. This machine shows no energy counter."
+)
+COUNTED = (
+    "Joules are the time times {watts:.3g} W, the average by the processor's own counters (RAPL) while this was timed; "
+    "they count all that the machine did meanwhile."
+)
+HOW = (
+    "GFLOPs count matrix products, attention and convolutions, a multiplication and an addition as two. Milliseconds are "
+    f"the median of {ROUNDS} passes over this one image, the variants taking turns, choosing the patches included."
+)
+
+
+class Cost(NamedTuple):
+    tokens: int
+    gflops: float
+    milliseconds: float
+    joules: float
+
+
+class Measured(NamedTuple):
+    costs: dict[str, Cost]
+    method: str  # in words
+
+
+def flops(call: Callable[[], object]) -> int:
+    attention = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
+    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=attention) as counter:
+        call()
+    return counter.get_total_flops()
+
+
+def _attention_flops(query, key, value, *_, **__) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+@torch.no_grad()
+def seconds(calls: Mapping[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
+    """The median of each; they take turns, so that what else the machine does falls on all."""
+    taken = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            taken[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def measure(calls: Mapping[str, Callable[[], object]], tokens: Mapping[str, int]) -> Measured:
+    """The costs of several ways to look at one image."""
+    counters, start = RaplCounters(), time.perf_counter()
+    times = seconds(calls)
+    lasted, counted = time.perf_counter() - start, counters.read()
+    threads = torch.get_num_threads()
+    if counted:
+        watts, method = counted / lasted, COUNTED
+    else:
+        watts, method = WATTS_PER_THREAD * threads, ASSUMED
+    costs = {
+        name: Cost(tokens[name], flops(call) / 1e9, 1e3 * times[name], times[name] * watts)
+        for name, call in calls.items()
+    }
+    said = method.format(watts=watts, per_thread=WATTS_PER_THREAD, threads=threads)
+    return Measured(costs, f"{HOW} {said}")

@@ -1,0 +1,74 @@
+"""What was published of trained models: rows of `leaderboard.json`, which `make docs` writes.
+
+A row is a dictionary: data, name, metric, value, joules, seconds, and whatever else is known, such as parameters, seeds
+and command. What a row does not say stays empty.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from .charts import Point
+
+FILE = Path(__file__).with_name("leaderboard.json")
+LOWER_IS_BETTER = ("bits", "loss", "perplexity", "error")
+COLUMNS = {
+    "name": "model",
+    "value": "score",
+    "joules": "joules (est.)",
+    "seconds": "seconds",
+    "parameters": "parameters",
+    "seeds": "seeds",
+    "command": "command",
+}
+
+
+def read(file: Path = FILE) -> list[dict]:
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+
+
+def boards(rows: Sequence[dict]) -> list[str]:
+    """What can be compared: the same data, metric and budget."""
+    return list(dict.fromkeys(board_of(row) for row in rows))
+
+
+def board_of(row: dict) -> str:
+    said = f"{row.get('data', 'unknown data')}: {row['metric'].replace('_', ' ')}"
+    return f"{said}, {row['budget']}" if row.get("budget") else said
+
+
+def of_board(rows: Sequence[dict], board: str) -> list[dict]:
+    chosen = [row for row in rows if board_of(row) == board]
+    return sorted(chosen, key=lambda row: row["value"], reverse=bool(chosen) and not lower_is_better(chosen[0]))
+
+
+def lower_is_better(row: dict) -> bool:
+    return any(word in row["metric"] for word in LOWER_IS_BETTER)
+
+
+def cells(rows: Sequence[dict]) -> tuple[list[str], list[list]]:
+    """Header and rows of a table, without columns that nobody fills."""
+    used = [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
+    return [COLUMNS[key] for key in used], [[cell(row.get(key)) for key in used] for row in rows]
+
+
+def cell(value):
+    if isinstance(value, float):
+        return float(f"{value:.4g}") if abs(value) < 1000 else round(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def points(rows: Sequence[dict]) -> list[Point]:
+    """Score against joules; best are those that no other beats in both."""
+    known = [row for row in rows if row.get("joules")]
+    return [Point(row["name"], row["joules"], row["value"], is_best(row, known)) for row in known]
+
+
+def is_best(row: dict, others: Sequence[dict]) -> bool:
+    sign = -1 if lower_is_better(row) else 1
+    return not any(
+        other["joules"] <= row["joules"]
+        and sign * other["value"] >= sign * row["value"]
+        and (other["joules"], other["value"]) != (row["joules"], row["value"])
+        for other in others
+    )
