@@ -83,7 +83,11 @@ def main(argv: list[str] | None = None) -> int:
     check, stale = parser.parse_args(argv).check, False
     if not docs_leaderboard.is_current():
         stale = check
-        print(f"{docs_leaderboard.FILE.name} of the app is out of date; `make docs` writes it." if check else "Written: the app's leaderboard")
+        print(
+            f"{docs_leaderboard.FILE.name} of the app is out of date; `make docs` writes it."
+            if check
+            else "Written: the app's leaderboard"
+        )
         if not check:
             docs_leaderboard.write()
     for page in pages():

@@ -1,13 +1,13 @@
 """The page of `hf-efficient app`: look at images, watch a language model write, compare mechanisms.
 
-    shelf          the models that the page shows
-    look           an image: answers, kept patches and what they spare, context, rollout, boxes, masks
-    write          a text: token by token, with the state of the memory and the time that each took
-    compare        mechanisms measured on this machine
-    leaderboard    what was published of trained models
-    markup charts  results as HTML and SVG
-    page/          where all of it stands, in Gradio; nothing else imports that
-    space          the same page as a repository of Hugging Face's Spaces
+shelf          the models that the page shows
+look           an image: answers, kept patches and what they spare, context, rollout, boxes, masks
+write          a text: token by token, with the state of the memory and the time that each took
+compare        mechanisms measured on this machine
+leaderboard    what was published of trained models
+markup charts  results as HTML and SVG
+page/          where all of it stands, in Gradio; nothing else imports that
+space          the same page as a repository of Hugging Face's Spaces
 """
 
 from collections.abc import Sequence

@@ -21,12 +21,22 @@ class Point(NamedTuple):
 class Axis:
     """Numbers of one direction -> places between `start` and `end`; by powers where `log`."""
 
-    def __init__(self, values: Sequence[float], start: float, end: float, log: bool, from_zero: bool = False):
+    def __init__(
+        self,
+        values: Sequence[float],
+        start: float,
+        end: float,
+        log: bool,
+        from_zero: bool = False,
+        padding: float = 0.0,
+    ):
         low, high = min(values), max(values)
         self.log = log and low > 0
         low = 0.0 if from_zero and not self.log else low
         if self.log:
             low, high = math.log2(low), math.log2(high)
+        room = padding * (high - low)
+        low, high = low if from_zero else low - room, high + room
         if high - low < 1e-9 * max(abs(high), 1e-9):
             room = 1.0 if self.log else max(abs(high) * 0.1, 1e-9)
             low, high = (low if from_zero else low - room), high + room
@@ -63,7 +73,8 @@ def lines(
     if not series:
         return ""
     everything = [point for points in series.values() for point in points]
-    x_axis, y_axis = axes(everything, log, from_zero=not log)
+    x_axis = Axis([x for x, _ in everything], LEFT, WIDTH - RIGHT, log)
+    y_axis = Axis([y for _, y in everything], HEIGHT - BOTTOM, TOP, log, from_zero=not log)
     parts, names = [], []
     for colour, (name, points) in zip(colours(len(series)), series.items(), strict=True):
         places = [(x_axis(x), y_axis(y)) for x, y in points]
@@ -76,25 +87,22 @@ def lines(
     return frame(parts, x_axis, y_axis, title, x_label, y_label)
 
 
-def scatter(points: Sequence[Point], title: str, x_label: str, y_label: str, log_x: bool = True) -> str:
-    """Named points; those that are best are joined: nothing is better than one of them in both directions."""
+def scatter(points: Sequence[Point], title: str, x_label: str, y_label: str) -> str:
+    """Named points, x from 0 on; those that are best are joined: nothing is better than one of them in both directions."""
     if not points:
         return ""
-    x_axis, y_axis = axes([(p.x, p.y) for p in points], log_x, log_y=False)
+    x_axis = Axis([p.x for p in points], LEFT, WIDTH - RIGHT, log=False, from_zero=True)
+    y_axis = Axis([p.y for p in points], HEIGHT - BOTTOM, TOP, log=False, padding=0.1)
     best = sorted((p for p in points if p.is_best), key=lambda p: p.x)
     path = " ".join(f"{x_axis(p.x):.1f},{y_axis(p.y):.1f}" for p in best)
     parts = [f'<polyline points="{path}" fill="none" stroke="{COLOURS[2]}" stroke-dasharray="4 3"/>']
     for p in points:
         x, y, colour = x_axis(p.x), y_axis(p.y), COLOURS[2] if p.is_best else "#888"
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"><title>{escape(p.name)}</title></circle>')
+        parts.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"><title>{escape(p.name)}</title></circle>'
+        )
     parts += beside([(x_axis(p.x), y_axis(p.y), p.name) for p in points])
     return frame(parts, x_axis, y_axis, title, x_label, y_label)
-
-
-def axes(points, log_x: bool, from_zero: bool = False, log_y: bool | None = None) -> tuple[Axis, Axis]:
-    x_axis = Axis([x for x, _ in points], LEFT, WIDTH - RIGHT, log_x)
-    y_axis = Axis([y for _, y in points], HEIGHT - BOTTOM, TOP, log_x if log_y is None else log_y, from_zero)
-    return x_axis, y_axis
 
 
 def colours(count: int) -> list[str]:
@@ -106,7 +114,9 @@ def end_labels(names: list[tuple[float, str, str]]) -> list[str]:
     parts, floor = [], TOP - LINE_HEIGHT
     for y, name, colour in sorted(names):
         floor = max(y, floor + LINE_HEIGHT)
-        parts.append(f'<text x="{WIDTH - RIGHT + 6}" y="{floor + 4:.1f}" fill="{colour}" {SMALL}>{escape(name)}</text>')
+        parts.append(
+            f'<text x="{WIDTH - RIGHT + 6}" y="{floor + 4:.1f}" fill="{colour}" {SMALL}>{escape(name)}</text>'
+        )
     return parts
 
 
@@ -138,7 +148,9 @@ def frame(parts: list[str], x_axis: Axis, y_axis: Axis, title: str, x_label: str
         )
     for value in y_axis.ticks():
         y = y_axis(value)
-        ticks.append(f'<line x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="currentColor" opacity="0.15"/>')
+        ticks.append(
+            f'<line x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="currentColor" opacity="0.15"/>'
+        )
         ticks.append(
             f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="currentColor" {SMALL}>{short(value)}</text>'
         )

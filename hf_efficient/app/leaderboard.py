@@ -12,6 +12,7 @@ from .charts import Point
 
 FILE = Path(__file__).with_name("leaderboard.json")
 LOWER_IS_BETTER = ("bits", "loss", "perplexity", "error")
+NOISE = 0.02  # of joules, which are estimated: less is no difference
 COLUMNS = {
     "name": "model",
     "value": "score",
@@ -65,10 +66,10 @@ def points(rows: Sequence[dict]) -> list[Point]:
 
 
 def is_best(row: dict, others: Sequence[dict]) -> bool:
+    """Whether no other has a better score for as little energy, or the same score for less."""
     sign = -1 if lower_is_better(row) else 1
-    return not any(
-        other["joules"] <= row["joules"]
-        and sign * other["value"] >= sign * row["value"]
-        and (other["joules"], other["value"]) != (row["joules"], row["value"])
-        for other in others
+    better = (other for other in others if sign * other["value"] > sign * row["value"])
+    equal = (other for other in others if other["value"] == row["value"])
+    return not any(other["joules"] <= row["joules"] * (1 + NOISE) for other in better) and not any(
+        other["joules"] < row["joules"] * (1 - NOISE) for other in equal
     )

@@ -1,6 +1,7 @@
 """An image under a model's eyes: plain data and PIL images, which `page/look_tab.py` puts on the page."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -8,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from .. import visualization
-from ..errors import UNLOADABLE, CommandError, told
+from ..errors import UNLOADABLE, told
 from ..layers.patch_selection import HEURISTICS, PatchSelector
 from . import cost
 from .checks import within
@@ -115,7 +116,7 @@ def keep(shown: Shown, seen: Seen, top_k: int) -> tuple[list[Kept], str]:
     count, prefix = rows * columns, shown.config.num_prefix_tokens
     top_k = within("The number of patches", top_k, 1, count)
     selectors = {name: selector(shown, name, top_k, count) for name in HEURISTICS}
-    calls: dict[str, Callable] = {ALL: lambda: shown.model.vit(seen.pixel_values, select_patches=False)}
+    calls: dict[str, Callable[[int], object]] = {ALL: partial(look_at_all, shown, seen)}
     pictures, answers, tokens = {ALL: seen.picture}, {}, {ALL: count + prefix}
     everything = torch.arange(count)
     answers[ALL] = answer(shown, seen, everything)
@@ -123,7 +124,7 @@ def keep(shown: Shown, seen: Seen, top_k: int) -> tuple[list[Kept], str]:
         kept = everything if (chosen := choose(seen.pixel_values)) is None else chosen[0]
         pictures[name] = visualization.draw_kept_patches(seen.picture, kept, (rows, columns))
         answers[name], tokens[name] = answer(shown, seen, kept), len(kept) + prefix
-        calls[name] = lambda choose=choose: looked_at(shown, seen, choose(seen.pixel_values))
+        calls[name] = partial(look_at_kept, shown, seen, choose)
     measured = cost.measure(calls, tokens)
     kept = [Kept(name, pictures[name], answers[name], measured.costs[name]) for name in calls]
     return kept, measured.method
@@ -136,15 +137,24 @@ def selector(shown: Shown, heuristic: str, top_k: int, count: int) -> PatchSelec
     return PatchSelector(heuristic, config.patch_size, top_k, count, **options).eval()
 
 
+def look_at_all(shown: Shown, seen: Seen, size: int) -> Tensor:
+    pooled = shown.model.vit(repeated(seen, size), select_patches=False, pooled_only=True).pooler_output
+    return shown.model.classifier(pooled)
+
+
+def look_at_kept(shown: Shown, seen: Seen, choose: PatchSelector, size: int) -> Tensor:
+    pixel_values = repeated(seen, size)
+    kept = choose(pixel_values)  # None if that is all
+    return look_at_all(shown, seen, size) if kept is None else shown.model(pixel_values, patch_indices=kept).logits
+
+
+def repeated(seen: Seen, size: int) -> Tensor:
+    return seen.pixel_values.expand(size, -1, -1, -1)
+
+
 @torch.no_grad()
-def looked_at(shown: Shown, seen: Seen, patch_indices: Tensor | None) -> Tensor:
-    if patch_indices is None:
-        patch_indices = torch.arange(seen.pixel_values.shape[2:].numel() // shown.config.patch_size**2).unsqueeze(0)
-    return shown.model(seen.pixel_values, patch_indices=patch_indices).logits
-
-
 def answer(shown: Shown, seen: Seen, kept: Tensor) -> Answer:
-    shares = looked_at(shown, seen, kept.unsqueeze(0))[0].softmax(-1)
+    shares = shown.model(seen.pixel_values, patch_indices=kept.unsqueeze(0)).logits[0].softmax(-1)
     best = int(shares.argmax())
     return Answer(shown.config.id2label[best], float(shares[best]))
 
@@ -183,9 +193,3 @@ def describe(shown: Shown) -> str:
     size = getattr(config, "image_size", None)
     said = f"{shown.name}: {type(shown.model).__name__}, {count:,} parameters"
     return f"{said}, images of {size} x {size} pixels." if isinstance(size, int) else f"{said}."
-
-
-def needs_image_model(shown: Shown | None) -> Shown:
-    if shown is None:
-        raise CommandError("There is no model of images here: start the page with one.")
-    return shown

@@ -18,7 +18,7 @@ from .checks import within
 from .shelf import Shown
 
 MOST_CHARACTERS = 4_000  # of a prompt
-MOST_TOKENS = 2_000  # written at a time
+MOST_TOKENS = 4_000  # written at a time
 MOST_READ = 8_192  # of a text in all; GPT-2 has a table of so many positions
 EVERY = 0.3  # seconds between two looks at it
 

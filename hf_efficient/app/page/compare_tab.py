@@ -6,6 +6,8 @@ from .. import charts, compare, leaderboard, markup
 from ..checks import one_of
 from .told import on_page
 
+WIDTHS = ["270px", "90px", "130px", "100px", "90px", "480px"]
+
 
 def build() -> None:
     gr.HTML(markup.heading("Speed and memory of attention mechanisms, measured now"))
@@ -13,7 +15,10 @@ def build() -> None:
     with gr.Row():
         with gr.Column(min_width=280):
             names = gr.CheckboxGroup(
-                known, value=[name for name in compare.FIRST if name in known], label="Mechanisms", elem_id="mechanisms"
+                known,
+                value=[name for name in compare.FIRST if name in known],
+                label="Mechanisms",
+                elem_id="mechanisms",
             )
             causal = gr.Checkbox(False, label="Causal: later tokens are hidden")
             longest = gr.Radio(list(compare.LENGTHS), value=2048, label="Longest sequence, in tokens")
@@ -79,7 +84,9 @@ def published() -> None:
     first = leaderboard.of_board(rows, boards[0])
     header, cells = leaderboard.cells(first)
     plot = gr.HTML(pareto(first), elem_id="pareto")
-    table = gr.Dataframe(cells, headers=header, label="Click a column's name to sort", interactive=False, wrap=True)
+    table = gr.Dataframe(
+        cells, headers=header, label="Click a column's name to sort", interactive=False, column_widths=WIDTHS
+    )
 
     @on_page
     def chosen(name):
@@ -92,5 +99,5 @@ def published() -> None:
 
 def pareto(rows: list[dict]) -> str:
     metric = rows[0]["metric"].replace("_", " ")
-    title = f"{metric} against the joules of training (estimated); joined: no other is better in both"
-    return charts.scatter(leaderboard.points(rows), title, "joules", metric, log_x=False)
+    title = f"{metric} against the joules of training (estimated); coloured: none is better for as little"
+    return charts.scatter(leaderboard.points(rows), title, "joules", metric)

@@ -5,6 +5,7 @@ import gradio as gr
 from ...errors import CommandError
 from .. import look, markup
 from ..checks import one_of, open_picture, within
+from ..cost import BATCH
 from ..examples import example_files
 from ..shelf import Shown
 from .told import on_page
@@ -34,7 +35,7 @@ def build(shown: dict[str, Shown], names: list[str]) -> None:
         with gr.Column(min_width=280, scale=2):
             answers = gr.HTML(markup.note("Choose an image, then Look."), elem_id="answers")
             insights = gr.HTML(elem_id="insights")
-    with gr.Group(visible=grid_size(first) > 0) as selecting:
+    with gr.Column(visible=grid_size(first) > 0) as selecting:
         top_k = gr.Slider(
             1,
             max(2, grid_size(first)),
@@ -61,6 +62,10 @@ def build(shown: dict[str, Shown], names: list[str]) -> None:
         )
 
     @on_page
+    def seen_if_any(name, file, least):
+        return seen(name, file, least) if file else ("", "")
+
+    @on_page
     def seen(name, file, least):
         model = shown[one_of("a model of images", name, names)]
         return answers_of(model, open_picture(file), within("The least score", least, 0, 1, whole=False))
@@ -71,13 +76,13 @@ def build(shown: dict[str, Shown], names: list[str]) -> None:
         return kept_of(model, open_picture(file), count) if file and grid_size(model) else ""
 
     quiet = {"api_visibility": "private"}
-    model.change(chosen, model, [about, threshold, selecting, top_k, answers, insights, kept], **quiet).then(
-        lambda file: file is not None, image, None, **quiet
-    )
     asked = {"inputs": [model, image, threshold], "outputs": [answers, insights], "show_progress_on": answers}
     moved = {"inputs": [model, image, top_k], "outputs": [kept], "show_progress_on": kept}
     button.click(seen, **asked, **quiet).success(selected, **moved, **quiet)
-    image.upload(seen, **asked, **quiet).success(selected, **moved, **quiet)
+    image.change(seen_if_any, **asked, **quiet).success(selected, **moved, **quiet)
+    described = [about, threshold, selecting, top_k, answers, insights, kept]
+    changed = model.change(chosen, model, described, show_progress="hidden", **quiet)
+    changed.success(seen_if_any, **asked, **quiet).success(selected, **moved, **quiet)
     top_k.release(selected, **moved, trigger_mode="always_last", **quiet)
 
 
@@ -117,7 +122,9 @@ def kept_of(model: Shown, image, count: int) -> str:
         raise CommandError(NO_PATCHES)
     rows, method = look.keep(model, look.see(model, image), count)
     pictures = [(f"{row.name}: {row.answer.label} {row.answer.score:.0%}", row.picture) for row in rows[1:]]
-    header = ("computed", "answer", "tokens", "GFLOPs", "ms", "joules (est.)")
+    batched = rows[0].cost.in_batch is not None
+    header = ["computed", "answer", "tokens", "GFLOPs", "ms", "joules (est.)"]
+    header += [f"ms in a batch of {BATCH}"] if batched else []
     cells = [
         (
             row.name,
@@ -126,6 +133,7 @@ def kept_of(model: Shown, image, count: int) -> str:
             f"{row.cost.gflops:.4f}",
             f"{row.cost.milliseconds:.2f}",
             f"{row.cost.joules:.4f}",
+            *([f"{row.cost.in_batch:.2f}"] if batched else []),
         )
         for row in rows
     ]

@@ -31,7 +31,7 @@ CSS = """
 .wide { overflow-x: auto; max-width: 100%; }
 table.facts { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 table.facts caption { text-align: left; padding-bottom: 4px; }
-table.facts th, table.facts td { padding: 3px 10px 3px 0; text-align: left; white-space: nowrap; }
+table.facts th, table.facts td { padding: 3px 10px; text-align: left; white-space: nowrap; }
 table.facts thead th { border-bottom: 1px solid currentColor; }
 .note { font-size: 0.9rem; opacity: 0.85; }
 .stack { display: grid; gap: 12px; }

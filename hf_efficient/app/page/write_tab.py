@@ -26,7 +26,7 @@ def build(shown: dict[str, Shown], names: list[str]) -> None:
             prompt = gr.Textbox(
                 "The history of ", label="Prompt", lines=3, max_lines=8, max_length=write.MOST_CHARACTERS
             )
-            tokens = gr.Slider(10, write.MOST_TOKENS, value=400, step=10, label="Tokens to write")
+            tokens = gr.Slider(10, write.MOST_TOKENS, value=1_000, step=10, label="Tokens to write")
             temperature = gr.Slider(0, 2, value=0.8, step=0.1, label="Temperature (0 takes the likeliest)")
             seed = gr.Number(0, label="Seed", precision=0, minimum=0, maximum=2**32 - 1)
             beside = gr.Checkbox(True, label="Time a GPT-2 of the same size beside it")
