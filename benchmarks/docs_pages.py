@@ -82,12 +82,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="say what is out of date, and change nothing")
     check, stale = parser.parse_args(argv).check, False
     if not docs_leaderboard.is_current():
-        stale = check
-        print(
-            f"{docs_leaderboard.FILE.name} of the app is out of date; `make docs` writes it."
-            if check
-            else "Written: the app's leaderboard"
-        )
+        stale, name = check, docs_leaderboard.FILE.relative_to(ROOT)
+        print(f"{name} is out of date; `make docs` writes it." if check else f"Written: {name}")
         if not check:
             docs_leaderboard.write()
     for page in pages():

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-WIDTH, HEIGHT = 420, 280
-LEFT, RIGHT, TOP, BOTTOM = 52, 92, 14, 40  # margins; names of lines stand in the right one
+WIDTH, HEIGHT = 350, 250
+LEFT, RIGHT, TOP, BOTTOM = 48, 86, 12, 40  # margins; names of lines stand in the right one
 COLOURS = ("#2f7ed8", "#e4572e", "#2a9d6f", "#b5651d", "#9b5de5", "#d1495b", "#0a9396", "#8a8f00")
 LINE_HEIGHT = 12
 
@@ -88,7 +88,7 @@ def lines(
 
 
 def scatter(points: Sequence[Point], title: str, x_label: str, y_label: str) -> str:
-    """Named points, x from 0 on; those that are best are joined: nothing is better than one of them in both directions."""
+    """Named points, x from 0 on; those that are best are coloured and joined."""
     if not points:
         return ""
     x_axis = Axis([p.x for p in points], LEFT, WIDTH - RIGHT, log=False, from_zero=True)
@@ -98,9 +98,7 @@ def scatter(points: Sequence[Point], title: str, x_label: str, y_label: str) -> 
     parts = [f'<polyline points="{path}" fill="none" stroke="{COLOURS[2]}" stroke-dasharray="4 3"/>']
     for p in points:
         x, y, colour = x_axis(p.x), y_axis(p.y), COLOURS[2] if p.is_best else "#888"
-        parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"><title>{escape(p.name)}</title></circle>'
-        )
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>')
     parts += beside([(x_axis(p.x), y_axis(p.y), p.name) for p in points])
     return frame(parts, x_axis, y_axis, title, x_label, y_label)
 
@@ -114,9 +112,7 @@ def end_labels(names: list[tuple[float, str, str]]) -> list[str]:
     parts, floor = [], TOP - LINE_HEIGHT
     for y, name, colour in sorted(names):
         floor = max(y, floor + LINE_HEIGHT)
-        parts.append(
-            f'<text x="{WIDTH - RIGHT + 6}" y="{floor + 4:.1f}" fill="{colour}" {SMALL}>{escape(name)}</text>'
-        )
+        parts.append(words(WIDTH - RIGHT + 6, floor + 4, name, "start", colour))
     return parts
 
 
@@ -128,40 +124,31 @@ def beside(labels: list[tuple[float, float, str]]) -> list[str]:
         while any(abs(y - other) < LINE_HEIGHT for other in taken):
             y += LINE_HEIGHT / 2
         taken.append(y)
-        parts.append(
-            f'<text x="{at:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}" fill="currentColor" {SMALL}>{escape(name)}</text>'
-        )
+        parts.append(words(at, y + 4, name, anchor))
     return parts
 
 
-SMALL = 'font-size="11"'
+def words(x: float, y: float, text: str, anchor: str = "middle", fill: str = "currentColor", more: str = "") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text {place} fill="{fill}" font-size="12" {more}>{escape(text)}</text>'
+
+
+def line(x1: float, x2: float, y1: float, y2: float, more: str = "") -> str:
+    return f'<line x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}" stroke="currentColor" {more}/>'
 
 
 def frame(parts: list[str], x_axis: Axis, y_axis: Axis, title: str, x_label: str, y_label: str) -> str:
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    ticks = []
+    ticks = [line(LEFT, right, bottom, bottom)]
     for value in x_axis.ticks():
         x = x_axis(value)
-        ticks.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}" stroke="currentColor"/>')
-        ticks.append(
-            f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="currentColor" {SMALL}>{short(value)}</text>'
-        )
+        ticks += [line(x, x, bottom, bottom + 4), words(x, bottom + 16, short(value))]
     for value in y_axis.ticks():
         y = y_axis(value)
-        ticks.append(
-            f'<line x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="currentColor" opacity="0.15"/>'
-        )
-        ticks.append(
-            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="currentColor" {SMALL}>{short(value)}</text>'
-        )
-    ticks.append(f'<line x1="{LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}" stroke="currentColor"/>')
+        ticks += [line(LEFT, right, y, y, 'opacity="0.15"'), words(LEFT - 6, y + 4, short(value), "end")]
     middle = (TOP + bottom) / 2
-    said = (
-        f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 6}" text-anchor="middle" fill="currentColor" {SMALL}>'
-        f"{escape(x_label)}</text>"
-        f'<text transform="translate(12 {middle}) rotate(-90)" text-anchor="middle" fill="currentColor" {SMALL}>'
-        f"{escape(y_label)}</text>"
-    )
+    said = words((LEFT + right) / 2, HEIGHT - 6, x_label)
+    said += words(12, middle, y_label, more=f'transform="rotate(-90 12 {middle})"')
     return (
         f'<figure class="chart"><figcaption>{escape(title)}</figcaption>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}" '

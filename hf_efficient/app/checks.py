@@ -23,9 +23,7 @@ def within(name: str, value, least: float, most: float, whole: bool = True) -> f
 
 def one_of(name: str, value, known) -> str:
     if value not in known:
-        raise CommandError(
-            f"Choose {name}: there are {', '.join(known)}." if known else f"There is no {name} to choose."
-        )
+        raise CommandError(f"Choose {name}: there are {', '.join(known)}.")
     return value
 
 
@@ -38,9 +36,7 @@ def open_picture(file: str | Path | None) -> Image.Image:
             with Image.open(file) as image:  # reads the header only
                 pixels = image.width * image.height
             if pixels > MOST_PIXELS:
-                raise CommandError(
-                    f"This image has {pixels:,} pixels; {MOST_PIXELS:,} are the most that is read here."
-                )
+                raise CommandError(f"This image has {pixels:,} pixels; {MOST_PIXELS:,} are the most.")
             picture = open_rgb(file)
     except CommandError as error:
         if isinstance(error.__cause__, UnidentifiedImageError):  # its message has the name of a file of ours

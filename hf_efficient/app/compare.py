@@ -22,9 +22,9 @@ ENOUGH, MOST_CALLS = 0.15, 9  # seconds, and calls, that are timed
 FIRST = ("softmax", "linear_elu", "performer", "local")  # picked when the page opens
 
 METHOD = (
-    f"One sequence, {WIDTH} channels, {HEADS} heads, projections included, float32, forward only. Milliseconds: the median "
-    f"of up to {MOST_CALLS} calls. Memory: the most bytes that the tensors of one call, and its input, held at a time; "
-    "what a kernel takes and gives back inside is not seen. This page's own work runs on the same processor."
+    f"One sequence, {WIDTH} channels, {HEADS} heads, projections included, float32, forward only. Milliseconds: the "
+    f"median of up to {MOST_CALLS} calls. Memory: the most bytes that the tensors of one call, and its input, held at "
+    "a time; what a kernel takes and gives back inside is not seen. This page's own work runs on the same processor."
 )
 
 

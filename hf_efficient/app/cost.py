@@ -16,17 +16,17 @@ BATCH = 16  # images at a time, where that takes no longer than
 LONGEST_BATCH = 0.25  # seconds
 WATTS_PER_THREAD = 4.0  # what codecarbon takes for a processor that it doesn't know
 ASSUMED = (
-    "Joules are an estimate: the time times {watts:g} W, which is {per_thread:g} W for each of the {threads} threads that "
-    "compute, what codecarbon takes for a processor that it doesn't know. This machine shows no energy counter."
+    "Joules are an estimate: the time times {watts:g} W, {per_thread:g} W for each of the {threads} threads that "
+    "compute, which is what codecarbon takes for a processor that it doesn't know. This machine shows no energy counter."
 )
 COUNTED = (
-    "Joules are the time times {watts:.3g} W, the average by the processor's own counters (RAPL) while this was timed; "
-    "they count all that the machine did meanwhile."
+    "Joules are the time times {watts:.3g} W, the average by the processor's own counters (RAPL) while this was "
+    "timed: they count all that the machine did meanwhile."
 )
 HOW = (
-    "GFLOPs count matrix products, attention and convolutions, a multiplication and an addition as two. Milliseconds are "
-    f"the median of {ROUNDS} passes over this one image, the variants taking turns, choosing the patches included. A small "
-    f"image alone keeps no processor busy: in a batch of {BATCH} it shows what dropped patches spare."
+    "GFLOPs count matrix products, attention and convolutions, a multiplication and an addition as two. Milliseconds: "
+    f"the median of {ROUNDS} passes over this one image, the variants taking turns, the choice of patches included. A "
+    f"small image alone keeps no processor busy: in a batch of {BATCH} it shows what dropped patches spare."
 )
 
 

@@ -1,7 +1,7 @@
 """What was published of trained models: rows of `leaderboard.json`, which `make docs` writes.
 
-A row is a dictionary: data, name, metric, value, joules, seconds, and whatever else is known, such as parameters, seeds
-and command. What a row does not say stays empty.
+A row is a dictionary: data, name, metric, value, joules, seconds, and whatever else is known, such as parameters,
+seeds and command. What a row does not say stays empty.
 """
 
 import json

@@ -19,7 +19,7 @@ def bars(rows: Sequence[Bar], label: str) -> str:
     """Horizontal bars, each with its name and its number in words."""
     lines = [
         f'<div class="bar" role="listitem"><span class="bar-name">{escape(row.name)}</span>'
-        f'<span class="bar-room" aria-hidden="true"><span class="bar-fill" style="width:{100 * clamp(row.share):.1f}%">'
+        f'<span class="bar-room" aria-hidden="true"><span class="bar-fill" style="width:{clamp(row.share):.1%}">'
         f'</span></span><span class="bar-text">{escape(row.text)}</span></div>'
         for row in rows
     ]

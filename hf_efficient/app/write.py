@@ -196,7 +196,7 @@ def gpt2_like(width: int, layers: int, heads: int, inner: int, vocabulary: int) 
 
 def smoothed(times: list[tuple[int, float]], points: int = 60) -> list[tuple[float, float]]:
     """At most so many points, each the median of as many tokens: what else the machine does shows as spikes."""
-    size = max(8, -(-len(times) // points))
+    size = max(16, -(-len(times) // points))
     groups = [times[i : i + size] for i in range(0, len(times), size)]
     if len(groups) > 1 and len(groups[-1]) < size / 2:
         groups.pop()

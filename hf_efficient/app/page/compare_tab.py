@@ -85,7 +85,12 @@ def published() -> None:
     header, cells = leaderboard.cells(first)
     plot = gr.HTML(pareto(first), elem_id="pareto")
     table = gr.Dataframe(
-        cells, headers=header, label="Click a column's name to sort", interactive=False, column_widths=WIDTHS
+        cells,
+        headers=header,
+        label="Click a column's name to sort",
+        interactive=False,
+        column_widths=WIDTHS,
+        elem_id="leaderboard",
     )
 
     @on_page

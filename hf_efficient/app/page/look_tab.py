@@ -42,7 +42,7 @@ def build(shown: dict[str, Shown], names: list[str]) -> None:
             value=max(1, grid_size(first) // 2),
             step=1,
             label="Patches kept (top_k)",
-            info="Each heuristic ranks the patches by their pixels; the others are dropped before anything is computed.",
+            info="Each heuristic ranks the patches by their pixels; what it drops is never computed.",
             elem_id="top_k",
         )
         kept = gr.HTML(elem_id="kept")

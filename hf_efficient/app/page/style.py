@@ -28,7 +28,8 @@ CSS = """
 .figures figcaption, .chart figcaption { font-size: 0.9rem; overflow-wrap: anywhere; }
 .chart { margin: 0; max-width: 620px; }
 .chart svg { width: 100%; height: auto; }
-.wide { overflow-x: auto; max-width: 100%; }
+/* Tables scroll in themselves instead of making the page wider. */
+.wide, #leaderboard { overflow-x: auto; width: 0; min-width: 100%; }
 table.facts { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 table.facts caption { text-align: left; padding-bottom: 4px; }
 table.facts th, table.facts td { padding: 3px 10px; text-align: left; white-space: nowrap; }
@@ -36,7 +37,8 @@ table.facts thead th { border-bottom: 1px solid currentColor; }
 .note { font-size: 0.9rem; opacity: 0.85; }
 .stack { display: grid; gap: 12px; }
 @media (max-width: 480px) {
-  .bar { grid-template-columns: minmax(4.5em, 6.5em) 1fr 6.5em; font-size: 0.9rem; }
-  .gradio-container { padding: 8px !important; }
+  main.app, .gradio-container { padding: 6px !important; }
+  .bar { grid-template-columns: 1fr auto; gap: 0 8px; }
+  .bar-room { grid-column: 1 / 3; grid-row: 2; }
 }
 """
