@@ -17,7 +17,7 @@ LONGEST_BATCH = 0.25  # seconds
 WATTS_PER_THREAD = 4.0  # what codecarbon takes for a processor that it doesn't know
 ASSUMED = (
     "Joules are an estimate: the time times {watts:g} W, {per_thread:g} W for each of the {threads} threads that "
-    "compute, which is what codecarbon takes for a processor that it doesn't know. This machine shows no energy counter."
+    "compute, which is what codecarbon takes for a processor that it doesn't know. There is no energy counter here."
 )
 COUNTED = (
     "Joules are the time times {watts:.3g} W, the average by the processor's own counters (RAPL) while this was "

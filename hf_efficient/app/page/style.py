@@ -10,7 +10,11 @@ def theme() -> gr.themes.Base:
     return gr.themes.Default(primary_hue="teal", neutral_hue="slate", font=SYSTEM, font_mono=MONO)
 
 
-HEAD = '<meta name="referrer" content="no-referrer">'
+# Gradio keeps CSS to what is inside the page; its outermost margins are set here.
+HEAD = """
+<meta name="referrer" content="no-referrer">
+<style>@media (max-width: 480px) { .gradio-container .main.app { padding: 8px 4px !important; } }</style>
+"""
 
 CSS = """
 .gradio-container { max-width: 1180px !important; margin: auto; }
@@ -22,7 +26,7 @@ CSS = """
 .dark .bar-room { background: var(--neutral-700); }
 .bar-fill { display: block; height: 100%; background: #2a9d8f; }
 .bar-text { font-variant-numeric: tabular-nums; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(128px, 1fr)); gap: 12px; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 120px), 1fr)); gap: 12px; }
 .figures figure { margin: 0; }
 .figures img { width: 100%; max-width: 340px; height: auto; border-radius: 4px; image-rendering: pixelated; }
 .figures figcaption, .chart figcaption { font-size: 0.9rem; overflow-wrap: anywhere; }
@@ -34,10 +38,9 @@ table.facts { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 table.facts caption { text-align: left; padding-bottom: 4px; }
 table.facts th, table.facts td { padding: 3px 10px; text-align: left; white-space: nowrap; }
 table.facts thead th { border-bottom: 1px solid currentColor; }
-.note { font-size: 0.9rem; opacity: 0.85; }
+.note { font-size: 0.9rem; opacity: 0.85; overflow-wrap: anywhere; }
 .stack { display: grid; gap: 12px; }
 @media (max-width: 480px) {
-  main.app, .gradio-container { padding: 6px !important; }
   .bar { grid-template-columns: 1fr auto; gap: 0 8px; }
   .bar-room { grid-column: 1 / 3; grid-row: 2; }
 }
