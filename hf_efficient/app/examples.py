@@ -53,7 +53,7 @@ def soft(picture: Image.Image) -> Image.Image:
     return picture.filter(ImageFilter.GaussianBlur(2))
 
 
-def example_files() -> list[str]:
+def example_files() -> list[Path]:
     """The drawings as files, and two photographs where scikit-learn is installed."""
     folder = Path(tempfile.mkdtemp(prefix="hf_efficient_examples_"))
     for draw in (ship, truck, airplane):
@@ -66,4 +66,4 @@ def example_files() -> list[str]:
             Image.fromarray(pixels).save(folder / Path(name).name)
     except ImportError:
         pass
-    return [str(file) for file in sorted(folder.iterdir())]
+    return sorted(folder.iterdir())

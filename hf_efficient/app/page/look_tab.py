@@ -1,5 +1,7 @@
 """Look: an image, what a model says of it, which patches it needs for that, and what they cost."""
 
+from functools import partial
+
 import gradio as gr
 
 from ...errors import CommandError
@@ -27,7 +29,8 @@ def build(shown: dict[str, Shown], names: list[str]) -> None:
                 label="Image", type="filepath", image_mode=None, sources=["upload", "webcam", "clipboard"], height=260
             )
             image.preprocess = path_of  # so that what is no image is told in our words
-            gr.Examples([[file] for file in example_files()], inputs=[image], label="Examples", cache_examples=False)
+            with gr.Row(elem_id="examples"):
+                examples = {file: gr.Button(file.stem, icon=file, size="sm", min_width=96) for file in example_files()}
             threshold = gr.Slider(
                 0, 1, value=0.5, step=0.05, label="Least score of a box", visible=first.task == "object-detection"
             )
@@ -79,11 +82,14 @@ def build(shown: dict[str, Shown], names: list[str]) -> None:
     asked = {"inputs": [model, image, threshold], "outputs": [answers, insights], "show_progress_on": answers}
     moved = {"inputs": [model, image, top_k], "outputs": [kept], "show_progress_on": kept}
     button.click(seen, **asked, **quiet).success(selected, **moved, **quiet)
-    image.change(seen_if_any, **asked, **quiet).success(selected, **moved, **quiet)
+    for file, example in examples.items():
+        chosen_example = example.click(partial(str, file), None, image, show_progress="hidden", **quiet)
+        chosen_example.success(seen, **asked, **quiet).success(selected, **moved, **quiet)
+    image.input(seen_if_any, **asked, **quiet).success(selected, **moved, **quiet)
     described = [about, threshold, selecting, top_k, answers, insights, kept]
     changed = model.change(chosen, model, described, show_progress="hidden", **quiet)
     changed.success(seen_if_any, **asked, **quiet).success(selected, **moved, **quiet)
-    top_k.release(selected, **moved, trigger_mode="always_last", **quiet)
+    top_k.input(selected, **moved, trigger_mode="always_last", **quiet)
 
 
 def path_of(payload) -> str | None:
