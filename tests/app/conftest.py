@@ -75,7 +75,7 @@ def make_models(folder: Path) -> list[str]:
 
     torch.manual_seed(0)
     sizes = {"image_size": 64, "width_multiplier": 0.25, "n_attn_blocks": [1, 1, 1], "aspp_out_channels": 16}
-    config = hf_efficient.MobileViTv2Config(**sizes, id2label={0: "<b>ant</b>", 1: "bee", 2: "cat"})
+    config = hf_efficient.MobileViTv2Config(**sizes, id2label={0: "<b>ant</b>", 1: "<b>bee</b>", 2: "<b>cat</b>"})
     for task, head in (("object-detection", "ObjectDetection"), ("image-segmentation", "SemanticSegmentation")):
         getattr(hf_efficient, f"MobileViTv2For{head}")(config).save_pretrained(folder / head)
         image_processor_for(config, task).save_pretrained(folder / head)

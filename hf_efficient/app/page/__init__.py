@@ -19,10 +19,12 @@ def build(shown: dict[str, Shown]) -> gr.Blocks:
     with page:
         gr.HTML("<h1>hf_efficient</h1><p>Efficient transformers, on this machine: nothing leaves it.</p>")
         with gr.Tabs():
-            with gr.Tab("Look", id="look"):
-                look_tab.build(shown, for_tasks(shown, OF_IMAGES))
-            with gr.Tab("Write", id="write"):
-                write_tab.build(shown, for_tasks(shown, OF_TEXT))
+            if names := for_tasks(shown, OF_IMAGES):
+                with gr.Tab("Look", id="look"):
+                    look_tab.build(shown, names)
+            if names := for_tasks(shown, OF_TEXT):
+                with gr.Tab("Write", id="write"):
+                    write_tab.build(shown, names)
             with gr.Tab("Compare", id="compare"):
                 compare_tab.build()
     return page.queue(max_size=AT_ONCE, api_open=False)

@@ -17,9 +17,6 @@ NO_INSIGHTS = "This model has neither context scores nor an attention matrix to 
 
 
 def build(shown: dict[str, Shown], names: list[str]) -> None:
-    if not names:
-        gr.Markdown("No model of images was given.")
-        return
     first = shown[names[0]]
     with gr.Row():
         with gr.Column(min_width=280):

@@ -16,9 +16,6 @@ ABOUT = (
 
 
 def build(shown: dict[str, Shown], names: list[str]) -> None:
-    if not names:
-        gr.Markdown("No language model was given.")
-        return
     session = gr.State(write.Session())
     with gr.Row():
         with gr.Column(min_width=280):
