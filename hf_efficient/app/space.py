@@ -29,7 +29,8 @@ APP = '''"""{mark}: the page of `hf-efficient app` with one model."""
 {imports}
 from hf_efficient.app import launch
 
-launch([{model}], host=None, with_zoo=False)  # where GRADIO_SERVER_NAME says, as the Hub sets it
+MODEL = {model}
+launch([MODEL], host=None, with_zoo=False)  # it listens where GRADIO_SERVER_NAME says, as the Hub sets it
 '''
 README = """---
 title: {title}
@@ -43,8 +44,10 @@ app_file: app.py
 pinned: false
 {models}---
 
-{mark} of hf_efficient {version}. To run it here: `pip install -r requirements.txt gradio=={gradio}`, then
-`python app.py`.
+{mark} of hf_efficient {version}. To run it here:
+
+    pip install -r requirements.txt gradio=={gradio}
+    python app.py
 """
 
 
@@ -62,11 +65,11 @@ def write(model: str, folder: Path, title: str | None = None) -> Path:
             copy_model(home, folder / "model" / name)
             words = {"imports": "from pathlib import Path\n", "model": place_of(name)}
         else:
-            name, words = model.rpartition("/")[2], {"imports": "", "model": repr(model)}
+            name, words = model.rpartition("/")[2], {"imports": "", "model": quoted(model)}
         models = "" if home.is_dir() else f"models:\n- {model}\n"
         app = APP.format(mark=MARK, **words).replace('"""\n\n\n', '"""\n\n')
         about = README.format(
-            title=yaml_text(title or name), gradio=GRADIO, models=models, mark=MARK, version=hf_efficient.__version__
+            title=quoted(title or name), gradio=GRADIO, models=models, mark=MARK, version=hf_efficient.__version__
         )
         (folder / "app.py").write_text(app, encoding="utf-8")
         (folder / "requirements.txt").write_text("\n".join(REQUIREMENTS) + "\n", encoding="utf-8")
@@ -104,8 +107,8 @@ def copy_model(source: Path, target: Path) -> None:
 
 
 def place_of(name: str) -> str:
-    return f'str(Path(__file__).parent / "model" / {name!r})'
+    return f'str(Path(__file__).parent / "model" / {quoted(name)})'
 
 
-def yaml_text(text: str) -> str:
+def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -172,10 +172,13 @@ def test_compare(visitor, width, dark):
     scores = page.locator("#leaderboard")
     scores.scroll_into_view_if_needed()
     assert page.locator("#pareto circle").count() >= 2
-    first = scores.locator("tbody tr").first.inner_text()
-    scores.get_by_role("columnheader", name="score").first.click()
-    page.wait_for_timeout(1000)
-    assert scores.locator("tbody tr").first.inner_text() != first  # it was sorted downwards
+    best = scores.get_by_test_id("cell-0-1")
+    first = best.inner_text()
+    scores.get_by_test_id("header-1").click()
+    page.wait_for_function(
+        "first => document.querySelector('[data-testid=cell-0-1]').innerText.trim() !== first", arg=first
+    )
+    assert float(best.inner_text()) < float(first)  # it was sorted downwards
     shoot(guest, "compare")
     guest.check()
 
