@@ -17,8 +17,8 @@ from hf_efficient.attention import get_attention, list_attentions
 ROOT = Path(__file__).parents[1]
 PACKAGE, SCRIPTS, BENCHMARKS = ROOT / "hf_efficient", ROOT / "scripts", ROOT / "benchmarks"
 
-# torch, transformers <- linear <- attention <- layers <- models <- training, hub, model_card <- experiments, app <- cli,
-# scripts, benchmarks.
+# torch, transformers <- linear <- attention <- layers <- models <- training, hub, model_card <- experiments, app
+# <- cli, scripts, benchmarks.
 # A room is a folder or a file directly in the package; each is listed with the rooms that it may import beside itself.
 WORDS = {"errors", "extras", "tables"}  # of commands: they know nothing of models
 LEFT = {"linear", "attention", "layers", "models", "remote_code", "data", "energy", "visualization", "zoo"}

@@ -104,7 +104,7 @@ def test_ticks_are_round_and_few():
     axis = charts.Axis([0, 37], 0, 100, log=False, from_zero=True)
     assert axis.ticks() == [0, 10, 20, 30]
     assert charts.Axis([256, 4096], 0, 100, log=True).ticks() == [256, 512, 1024, 2048, 4096]
-    assert [charts.short(x) for x in (0.5, 512, 20850, 3.1e6)] == ["0.5", "512", "20.8k", "3.1M"]
+    assert [charts.short(x) for x in (0.5, 512, 20900, 3.1e6)] == ["0.5", "512", "20.9k", "3.1M"]
 
 
 # Look
