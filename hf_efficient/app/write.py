@@ -53,6 +53,10 @@ class Session:
     ours: list[tuple[int, float]] = field(default_factory=list)
     theirs: list[tuple[int, float]] = field(default_factory=list)
 
+    def begin(self, model: str | None = None) -> None:
+        """Forgets everything."""
+        self.__init__(model)
+
 
 def write(
     shown: Shown, session: Session, prompt: str, tokens: int, temperature: float, seed: int, beside: bool
@@ -62,7 +66,7 @@ def write(
     temperature = within("The temperature", temperature, 0, 2, whole=False)
     generator = torch.Generator().manual_seed(within("The seed", seed, 0, 2**32 - 1))
     if session.model != shown.name:
-        session.__init__(shown.name)
+        session.begin(shown.name)
     given = read_prompt(shown, session, prompt)
     if (total := len(session.ids) + len(given) + tokens) > most_read(shown):
         raise CommandError(
@@ -188,9 +192,8 @@ def size_of(shown: Shown) -> tuple[int, int, int, int, int]:
 @lru_cache(maxsize=4)
 def gpt2_like(width: int, layers: int, heads: int, inner: int, vocabulary: int) -> GPT2LMHeadModel:
     """A GPT-2 of these sizes with random weights, which is enough to be timed."""
-    config = GPT2Config(
-        n_embd=width, n_layer=layers, n_head=heads, n_inner=inner, vocab_size=vocabulary, n_positions=MOST_READ + 1
-    )
+    sizes = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_inner": inner, "vocab_size": vocabulary}
+    config = GPT2Config(**sizes, n_positions=MOST_READ + 1, bos_token_id=None, eos_token_id=None)
     return GPT2LMHeadModel(config).eval()
 
 

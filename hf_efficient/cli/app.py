@@ -4,8 +4,9 @@
     hf-efficient app results/demo/digits_hugginggreen_vit results/demo/pydocs_compressive_performer
     hf-efficient app results/camvid_mobilevit_v2_small --port 7861
 
-Without a model it shows the zoo's. Models are folders, repositories on the Hub or names of `hf-efficient zoo`; the zoo's models follow them. The page is
-served to this machine alone, needs no network, and nothing leaves it, unless --host or --share say otherwise.
+Without a model it shows the zoo's. Models are folders, repositories on the Hub or names of `hf-efficient zoo`, whose
+models follow those that are named. The page is served to this machine alone, needs no network, and nothing leaves it,
+unless --host or --share say otherwise.
 """
 
 from .parser import Parser, number

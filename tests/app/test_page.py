@@ -234,8 +234,26 @@ def test_requests_that_no_page_makes(address):
         assert httpx.get(f"{base}/gradio_api/file={path}").status_code in (403, 404)
     config = httpx.get(f"{base}/config").json()
     assert not any(thing.get("api_visibility") == "public" for thing in config["dependencies"])
-    write = next(d for d in config["dependencies"] if d["targets"] and len(d["inputs"]) == 7)
-    body = {"data": [None, "../../etc", "x", 10**9, 0.8, 0, False], "fn_index": write["id"], "session_hash": "test"}
-    assert httpx.post(f"{base}/gradio_api/queue/join", json=body).status_code in (200, 404, 422)
-    events = httpx.get(f"{base}/gradio_api/queue/data", params={"session_hash": "test"}, timeout=30).text
-    assert '"success":false' in events and "Traceback" not in events
+    ask(base, config, 7, [None, "../../etc", "x", 10**9, 0.8, 0, False], "not in the list of choices")
+    for path in ("/etc/passwd", "https://example.com/cat.png", "http://127.0.0.1:22/"):
+        image = {"path": path, "meta": {"_type": "gradio.FileData"}}
+        ask(
+            base,
+            config,
+            3,
+            ["hugginggreen-vit-cifar10", image, 0.5],
+            "addresses are not fetched" if "://" in path else "",
+        )
+
+
+def ask(base: str, config: dict, inputs: int, data: list, said: str) -> None:
+    """Sends that to the first function with so many inputs, which must refuse it."""
+    import httpx
+
+    function = next(d["id"] for d in config["dependencies"] if d["targets"] and len(d["inputs"]) == inputs)
+    body = {"data": data, "fn_index": function, "session_hash": f"session {data}"}
+    joined = httpx.post(f"{base}/gradio_api/queue/join", json=body)
+    assert joined.status_code == 200, joined.text
+    query = {"session_hash": body["session_hash"]}
+    events = httpx.get(f"{base}/gradio_api/queue/data", params=query, timeout=30).text
+    assert '"success":false' in events and "Traceback" not in events and "root:" not in events and said in events

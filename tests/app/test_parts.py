@@ -139,10 +139,8 @@ def test_what_a_model_looked_at(shown):
     }.items():
         found = look.insights(shown[name], look.see(shown[name], examples.ship()))
         assert [title for title, _ in found] == titles and found[0][1].size == (256, 256)
-    assert (
-        look.patch_grid(shown["mobilevit-v2-cifar10"], look.see(shown["mobilevit-v2-cifar10"], examples.ship()))
-        is None
-    )
+    other = shown["mobilevit-v2-cifar10"]
+    assert look.patch_grid(other, look.see(other, examples.ship())) is None
 
 
 def test_boxes_and_masks(tmp_path):

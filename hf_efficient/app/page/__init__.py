@@ -8,6 +8,7 @@ import gradio as gr
 
 from ..shelf import OF_IMAGES, OF_TEXT, Shown, for_tasks
 from . import compare_tab, look_tab, write_tab
+from .files import only_uploads
 from .style import CSS, HEAD, theme
 
 KEEP_UPLOADS = (600, 3600)  # seconds: looked for this often, deleted when this old
@@ -27,6 +28,8 @@ def build(shown: dict[str, Shown]) -> gr.Blocks:
                     write_tab.build(shown, names)
             with gr.Tab("Compare", id="compare"):
                 compare_tab.build()
+    for block in page.blocks.values():
+        only_uploads(block)
     return page.queue(max_size=AT_ONCE, api_open=False)
 
 

@@ -10,6 +10,7 @@ from ..checks import one_of, open_picture, within
 from ..cost import BATCH
 from ..examples import example_files
 from ..shelf import Shown
+from .files import path_of
 from .told import on_page
 
 NO_PATCHES = "This model computes all patches. Choose a HuggingGreenViT to see what it keeps."
@@ -25,7 +26,7 @@ def build(shown: dict[str, Shown], names: list[str]) -> None:
             image = gr.Image(
                 label="Image", type="filepath", image_mode=None, sources=["upload", "webcam", "clipboard"], height=260
             )
-            image.preprocess = path_of  # so that what is no image is told in our words
+            image.preprocess = path_of
             with gr.Row(elem_id="examples"):
                 examples = {file: gr.Button(file.stem, icon=file, size="sm", min_width=96) for file in example_files()}
             threshold = gr.Slider(
@@ -87,15 +88,6 @@ def build(shown: dict[str, Shown], names: list[str]) -> None:
     changed = model.change(chosen, model, described, show_progress="hidden", **quiet)
     changed.success(seen_if_any, **asked, **quiet).success(selected, **moved, **quiet)
     top_k.input(selected, **moved, trigger_mode="always_last", **quiet)
-
-
-def path_of(payload) -> str | None:
-    """The upload's file, unopened."""
-    if payload is None:
-        return None
-    if not payload.path:
-        raise gr.Error("This is no uploaded image.", print_exception=False)
-    return payload.path
 
 
 def grid_size(model: Shown) -> int:

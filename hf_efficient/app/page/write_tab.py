@@ -39,7 +39,7 @@ def build(shown: dict[str, Shown], names: list[str]) -> None:
 
     @on_page
     def afresh(kept, name, prompt, *settings):
-        kept.__init__()
+        kept.begin()
         yield from go_on(kept, name, prompt, *settings)
 
     @on_page
