@@ -39,24 +39,37 @@ def board_of(row: dict) -> str:
 
 
 def of_board(rows: Sequence[dict], board: str) -> list[dict]:
+    """The best score first."""
     chosen = [row for row in rows if board_of(row) == board]
     return sorted(chosen, key=lambda row: row["value"], reverse=bool(chosen) and not lower_is_better(chosen[0]))
+
+
+def columns(rows: Sequence[dict]) -> dict[str, str]:
+    """Title -> key, of what any of them says."""
+    return {title: key for key, title in COLUMNS.items() if any(row.get(key) is not None for row in rows)}
+
+
+def sorted_by(rows: Sequence[dict], key: str, downwards: bool) -> list[dict]:
+    """Rows that don't say come last."""
+    known = [row for row in rows if row.get(key) is not None]
+    known.sort(key=lambda row: row[key], reverse=downwards)
+    return known + [row for row in rows if row.get(key) is None]
 
 
 def lower_is_better(row: dict) -> bool:
     return any(word in row["metric"] for word in LOWER_IS_BETTER)
 
 
-def cells(rows: Sequence[dict]) -> tuple[list[str], list[list]]:
-    """Header and rows of a table, without columns that nobody fills."""
-    used = [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
-    return [COLUMNS[key] for key in used], [[cell(row.get(key)) for key in used] for row in rows]
+def cells(rows: Sequence[dict]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a table."""
+    used = columns(rows)
+    return list(used), [[cell(row.get(key)) for key in used.values()] for row in rows]
 
 
-def cell(value):
+def cell(value) -> str:
     if isinstance(value, float):
-        return float(f"{value:.4g}") if abs(value) < 1000 else round(value)
-    return ", ".join(map(str, value)) if isinstance(value, list) else value
+        return f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}"
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def points(rows: Sequence[dict]) -> list[Point]:

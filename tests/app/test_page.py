@@ -169,16 +169,15 @@ def test_compare(visitor, width, dark):
     for chart in ("#speed", "#bytes"):
         names = set(page.locator(f"{chart} text").all_text_contents())
         assert {"softmax", "linear_elu", "performer", "local", "256", "512"} <= names
-    scores = page.locator("#leaderboard")
-    scores.scroll_into_view_if_needed()
     assert page.locator("#pareto circle").count() >= 2
-    best = scores.get_by_test_id("cell-0-1")
+    best = page.locator("#leaderboard tbody th").first
     first = best.inner_text()
-    scores.get_by_test_id("header-1").click()
+    page.get_by_label("Largest first").uncheck()
     page.wait_for_function(
-        "first => document.querySelector('[data-testid=cell-0-1]').innerText.trim() !== first", arg=first
-    )
-    assert float(best.inner_text()) < float(first)  # it was sorted downwards
+        "first => document.querySelector('#leaderboard tbody th').innerText !== first", arg=first
+    )  # now the worst stands there
+    page.get_by_label("Largest first").check()
+    page.locator("#leaderboard tbody th").first.filter(has_text=first).wait_for()
     shoot(guest, "compare")
     guest.check()
 

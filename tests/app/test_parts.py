@@ -279,6 +279,16 @@ def test_the_front_is_what_no_other_beats():
     assert [r["name"] for r in leaderboard.of_board(rows, leaderboard.boards(rows)[0])][:2] == ["c", "d"]
 
 
+def test_a_leaderboard_is_sorted_by_any_column():
+    rows = [row("a", 0.8, 100), row("b", 0.7, None), row("c", 0.9, 50)]
+    assert [r["name"] for r in leaderboard.sorted_by(rows, "joules", False)] == ["c", "a", "b"]
+    assert [r["name"] for r in leaderboard.sorted_by(rows, "joules", True)] == ["a", "c", "b"]
+    assert leaderboard.cells(rows) == (
+        ["model", "score", "joules (est.)"],
+        [["a", "0.8000", "100"], ["b", "0.7000", "–"], ["c", "0.9000", "50"]],
+    )
+
+
 def test_the_packaged_leaderboard_can_be_shown():
     rows = leaderboard.read()
     assert rows and leaderboard.boards(rows)

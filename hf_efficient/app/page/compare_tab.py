@@ -6,7 +6,7 @@ from .. import charts, compare, leaderboard, markup
 from ..checks import one_of
 from .told import on_page
 
-WIDTHS = ["270px", "90px", "130px", "100px", "90px", "480px"]
+SCORE = "score"
 
 
 def build() -> None:
@@ -82,24 +82,33 @@ def published() -> None:
     boards = leaderboard.boards(rows)
     board = gr.Dropdown(boards, value=boards[0], label="Data, score and budget", interactive=True)
     first = leaderboard.of_board(rows, boards[0])
-    header, cells = leaderboard.cells(first)
     plot = gr.HTML(pareto(first), elem_id="pareto")
-    table = gr.Dataframe(
-        cells,
-        headers=header,
-        label="Click a column's name to sort",
-        interactive=False,
-        column_widths=WIDTHS,
-        elem_id="leaderboard",
-    )
+    with gr.Row():
+        key = gr.Radio(list(leaderboard.columns(first)), value=SCORE, label="Sort by", elem_id="sort")
+        downwards = gr.Checkbox(not leaderboard.lower_is_better(first[0]), label="Largest first")
+    table = gr.HTML(table_of(first, boards[0]), elem_id="leaderboard")
 
     @on_page
     def chosen(name):
         picked = leaderboard.of_board(rows, one_of("a leaderboard", name, boards))
-        header, cells = leaderboard.cells(picked)
-        return pareto(picked), gr.update(value=cells, headers=header)
+        keys = gr.update(choices=list(leaderboard.columns(picked)), value=SCORE)
+        return pareto(picked), keys, not leaderboard.lower_is_better(picked[0]), table_of(picked, name)
 
-    board.change(chosen, board, [plot, table], api_visibility="private", show_progress="hidden")
+    @on_page
+    def ordered(name, title, largest_first):
+        picked = leaderboard.of_board(rows, one_of("a leaderboard", name, boards))
+        keys = leaderboard.columns(picked)
+        return table_of(
+            leaderboard.sorted_by(picked, keys[one_of("a column", title, keys)], bool(largest_first)), name
+        )
+
+    quiet = {"api_visibility": "private", "show_progress": "hidden"}
+    board.change(chosen, board, [plot, key, downwards, table], **quiet)
+    gr.on([key.input, downwards.input], ordered, [board, key, downwards], table, **quiet)
+
+
+def table_of(rows: list[dict], caption: str) -> str:
+    return markup.table(*leaderboard.cells(rows), caption)
 
 
 def pareto(rows: list[dict]) -> str:

@@ -33,7 +33,7 @@ CSS = """
 .chart { margin: 0; max-width: 620px; }
 .chart svg { width: 100%; height: auto; }
 /* Tables scroll in themselves instead of making the page wider. */
-.wide, #leaderboard { overflow-x: auto; width: 0; min-width: 100%; }
+.wide { overflow-x: auto; width: 0; min-width: 100%; }
 table.facts { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 table.facts caption { text-align: left; padding-bottom: 4px; }
 table.facts th, table.facts td { padding: 3px 10px; text-align: left; white-space: nowrap; }
