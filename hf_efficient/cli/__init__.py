@@ -12,7 +12,7 @@ from importlib import import_module
 from ..errors import CommandError
 
 COMMANDS = ("train", "evaluate", "predict", "serve", "export", "push", "pull", "compare", "energy", "bench")
-COMMANDS += ("claims", "leaderboard", "zoo", "list", "cache", "new-mechanism")
+COMMANDS += ("claims", "leaderboard", "app", "space", "zoo", "list", "cache", "new-mechanism")
 HELP = """Efficient transformers that behave like any other Hugging Face model.
 
 usage: hf-efficient COMMAND ...   (`python -m hf_efficient` is the same)

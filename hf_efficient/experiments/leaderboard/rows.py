@@ -203,7 +203,8 @@ def fill_task(name, mechanisms, budget, seeds, jobs, folder, output, quick) -> l
         elif not is_finished(repetition):
             print(f"{name}, {repetition.label}: running", flush=True)
             finish(repetition, {**os.environ, "OMP_NUM_THREADS": str(threads)})
-        row.metric, row.scores[str(seed)] = read_score(repetition)
+        row.metric, metrics = read_score(repetition)
+        row.scores[str(seed)] = metrics[row.metric]
         row.curves[str(seed)] = curve(repetition, row.metric)
         results = read_results(repetition)
         row.peak_memory, row.parameters, row.commit = (results[x] for x in ("peak_memory", "parameters", "commit"))
