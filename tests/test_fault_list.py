@@ -33,6 +33,7 @@ FAULTS = """
     hub/test_faults.py::test_06_a_request_that_hangs_leaves_time_for_another
     hub/test_faults.py::test_06_a_timeout_that_is_none_is_named
     hub/test_push_and_pull_commands.py::test_06_a_command_ends_within_two_seconds_of_its_deadline
+    cli/test_command_line.py::test_a_command_does_not_look_for_garbage_when_it_is_done
     hub/test_round_trip.py::test_06_all_that_is_left_to_push_has_one_deadline
 7 a reset in a download: repeated
     hub/test_faults.py::test_07_a_reset_in_a_download_is_repeated

@@ -4,7 +4,9 @@ The first line of a subcommand's docstring and its first example are what `hf-ef
 import what is slow, or optional, inside their functions.
 """
 
+import atexit
 import difflib
+import gc
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -17,6 +19,9 @@ HELP = """Efficient transformers that behave like any other Hugging Face model.
 
 usage: hf-efficient COMMAND ...   (`python -m hf_efficient` is the same)
 """
+
+# At its end Python looks for garbage among millions of objects of modules: a second, and on a busy machine many.
+atexit.register(gc.freeze)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -3,6 +3,7 @@
 from PIL import Image
 
 from ..charts import COLOURS, as_image, new_figure
+from ..model_card.trained_model import metric_of
 from .history import history
 
 Line = list[tuple[int, float]]  # step, value
@@ -43,6 +44,7 @@ def draw_panel(axes, title: str, lines: dict[str, Line], best_step: int | None) 
     axes.set(title=title, xlabel="step")
     axes.margins(0.06, 0.12)
     axes.set_xlim(left=0)
+    axes.locator_params(axis="x", integer=True)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     chosen = dict(lines.get("evaluation", [])).get(best_step)
@@ -63,7 +65,7 @@ def curves(rows: list[dict], metric: str = "loss") -> dict[str, dict[str, Line]]
 
 
 def title_of(metric: str) -> str:
-    return metric.removeprefix("eval_").replace("_", " ")
+    return metric_of(metric.removeprefix("eval_")).title
 
 
 def factor(first: Line, second: Line) -> float | None:
