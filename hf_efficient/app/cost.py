@@ -17,8 +17,8 @@ BATCH = 16  # images at a time, where that takes no longer than
 LONGEST_BATCH = 0.5  # seconds
 WATTS_PER_THREAD = 4.0  # what codecarbon takes for a processor that it doesn't know
 ASSUMED = (
-    "Joules are an estimate: the time times {watts:g} W, {per_thread:g} W for each thread that computes (here {threads}), "
-    "which is what codecarbon takes for a processor that it doesn't know. There is no energy counter here."
+    "Joules are an estimate: the time times {watts:g} W, {per_thread:g} W for each thread that computes (here "
+    "{threads}), which is what codecarbon takes for a processor that it doesn't know. There is no energy counter here."
 )
 COUNTED = (
     "Joules are the time times {watts:.3g} W, the average by the processor's own counters (RAPL) while this was "
