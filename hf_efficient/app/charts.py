@@ -6,7 +6,7 @@ from html import escape
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 350, 250
-LEFT, RIGHT, TOP, BOTTOM = 46, 80, 12, 40  # margins; names of lines stand in the right one
+LEFT, RIGHT, TOP, BOTTOM = 54, 80, 12, 40  # margins; names of lines stand in the right one
 COLOURS = ("#2f7ed8", "#e4572e", "#2a9d6f", "#b5651d", "#9b5de5", "#d1495b", "#0a9396", "#8a8f00")
 LINE_HEIGHT = 12
 

@@ -10,14 +10,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from ..energy.machine import RaplCounters
+from .clock import clock
 
 ROUNDS = 9
 BATCH = 16  # images at a time, where that takes no longer than
-LONGEST_BATCH = 0.25  # seconds
+LONGEST_BATCH = 0.5  # seconds
 WATTS_PER_THREAD = 4.0  # what codecarbon takes for a processor that it doesn't know
 ASSUMED = (
-    "Joules are an estimate: the time times {watts:g} W, {per_thread:g} W for each of the {threads} threads that "
-    "compute, which is what codecarbon takes for a processor that it doesn't know. There is no energy counter here."
+    "Joules are an estimate: the time times {watts:g} W, {per_thread:g} W for each thread that computes (here "
+    "{threads}), which is what codecarbon takes for a processor that it doesn't know. There is no energy counter here."
 )
 COUNTED = (
     "Joules are the time times {watts:.3g} W, the average by the processor's own counters (RAPL) while this was "
@@ -25,9 +26,9 @@ COUNTED = (
 )
 HOW = (
     "GFLOPs count matrix products, attention and convolutions, a multiplication and an addition as two. Milliseconds: "
-    f"the median of {ROUNDS} passes over this one image, the variants taking turns, the choice of patches included. A "
-    f"small image alone keeps no processor busy: in a batch of {BATCH} it shows what dropped patches spare."
+    f"the median of {ROUNDS} passes over this one image, the variants taking turns, the choice of patches included."
 )
+IN_BATCH = f" A small image alone keeps no processor busy: a batch of {BATCH} shows what dropped patches spare."
 
 
 class Cost(NamedTuple):
@@ -62,9 +63,9 @@ def seconds(calls: Mapping[str, Callable[[], object]], rounds: int = ROUNDS) -> 
         call()
     for _ in range(rounds):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = clock()
             call()
-            taken[name].append(time.perf_counter() - start)
+            taken[name].append(clock() - start)
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
@@ -90,7 +91,7 @@ def measure(calls: Mapping[str, Callable[[int], object]], tokens: Mapping[str, i
         for name, call in with_size(calls, 1).items()
     }
     said = method.format(watts=watts, per_thread=WATTS_PER_THREAD, threads=threads)
-    return Measured(costs, f"{HOW} {said}")
+    return Measured(costs, f"{HOW}{IN_BATCH if batched else ''} {said}")
 
 
 def with_size(calls: Mapping[str, Callable[[int], object]], size: int) -> dict[str, Callable[[], object]]:

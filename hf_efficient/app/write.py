@@ -15,6 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from ..errors import CommandError
 from .checks import within
+from .clock import clock
 from .shelf import Shown
 
 MOST_CHARACTERS = 4_000  # of a prompt
@@ -105,9 +106,9 @@ class Taken(NamedTuple):
 @torch.no_grad()
 def take(model, ids: list[int], cache) -> Taken:
     """Reads tokens."""
-    start = time.perf_counter()
+    start = clock()
     output = model(torch.tensor([ids]), past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return Taken(output.logits[0, -1], output.past_key_values, 1e3 * (time.perf_counter() - start))
+    return Taken(output.logits[0, -1], output.past_key_values, 1e3 * (clock() - start))
 
 
 def step(shown: Shown, session: Session, ids: list[int], twin, temperature: float, generator) -> int:

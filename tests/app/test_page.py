@@ -9,15 +9,8 @@ import pytest
 from PIL import Image
 
 pytestmark = pytest.mark.browser
-SHOTS = os.environ.get("APP_SCREENSHOTS")  # a folder for pictures of what was seen
+SHOTS = os.environ.get("APP_SCREENSHOTS")  # the folder of docs/app.md's pictures
 each_width = pytest.mark.parametrize(("width", "dark"), [(1400, False), (320, True)])
-
-
-def shoot(guest, name: str) -> None:
-    if SHOTS:
-        width = guest.page.viewport_size["width"]
-        guest.page.wait_for_timeout(500)
-        guest.page.screenshot(path=Path(SHOTS) / f"{name}_{width}.png", full_page=True)
 
 
 def picture(width: int = 60, height: int = 40) -> dict:
@@ -58,7 +51,6 @@ def test_look(visitor, width, dark):
     slider.press("Home")  # by the keyboard
     page.locator("#kept caption", has_text="1 of 64 patches").wait_for()
     assert " 2 " in f" {' '.join(page.locator('#kept tbody tr').nth(1).locator('td').all_inner_texts())} "
-    shoot(guest, "look")
     guest.check()
 
 
@@ -112,7 +104,6 @@ def test_write(visitor, width, dark):
     chart = page.locator("#times svg")
     assert {"this model", "GPT-2"} <= set(chart.locator("text").all_text_contents())
     assert chart.locator("polyline").count() == 2
-    shoot(guest, "write")
     page.get_by_role("button", name="Go on").click()
     page.locator("#memory", has_text="254 tokens read").wait_for()
     guest.check()
@@ -178,7 +169,6 @@ def test_compare(visitor, width, dark):
     )  # now the worst stands there
     page.get_by_label("Largest first").check()
     page.locator("#leaderboard tbody th").first.filter(has_text=first).wait_for()
-    shoot(guest, "compare")
     guest.check()
 
 
@@ -256,3 +246,28 @@ def ask(base: str, config: dict, inputs: int, data: list, said: str) -> None:
     query = {"session_hash": body["session_hash"]}
     events = httpx.get(f"{base}/gradio_api/queue/data", params=query, timeout=30).text
     assert '"success":false' in events and "Traceback" not in events and "root:" not in events and said in events
+
+
+@pytest.mark.skipif(SHOTS is None, reason="APP_SCREENSHOTS=docs/app make app-test draws the pictures of docs/app.md")
+def test_pictures_of_the_page(visitor):
+    page = (guest := visitor(width=1100)).page
+    guest.choose("Model", "hugginggreen-vit-cifar10")
+    page.get_by_role("button", name="ship").click()
+    page.locator("#kept table").wait_for()
+    shoot(page, "look")
+    guest.open("Write")
+    guest.choose("Model", "transformer-xl-enwik8")
+    page.get_by_label("Tokens to write").first.fill("2000")
+    page.get_by_role("button", name="Write a new text").click()
+    page.locator("#memory", has_text="2,014 tokens read").wait_for()
+    shoot(page, "write")
+    guest.open("Compare")
+    page.get_by_role("button", name="Measure", exact=True).click()
+    page.locator("#progress", has_text="measured").wait_for()
+    shoot(page, "compare")
+
+
+def shoot(page, name: str) -> None:
+    page.wait_for_timeout(1000)
+    shot = Image.open(io.BytesIO(page.screenshot(full_page=True)))
+    shot.quantize(128).save(Path(SHOTS) / f"{name}.png", optimize=True)
