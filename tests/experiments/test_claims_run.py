@@ -102,6 +102,10 @@ def test_what_was_stopped_goes_on(part, tmp_path, monkeypatch):
     after = json.loads(file.read_text())["arms"]
     assert done == ["a", "b", "c"] and after["a"] == before["a"] and after["c"]["samples"]["accuracy"]
     assert after["a"]["command"].startswith("hf-efficient train") and "--max_steps" in after["a"]["command"]
+    with pytest.raises(ExperimentError, match=r"a was run with another config or other settings"):
+        replace(part, quick=()).run(Record.load(file, "x", True), options)
+    with pytest.raises(ExperimentError, match=r"budget='2kJ' must be a time"):
+        part.cost(replace(options, budget="2kJ"))
     with pytest.raises(ExperimentError, match=r"is of runs of 0.1s, not of 2min"):
         part.run(Record.load(file, "x", True), replace(options, budget="2min"))
 
