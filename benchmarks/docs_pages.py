@@ -105,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
         else:
             text = page.read_text(encoding="utf-8") if page.is_file() else ""
             if (wanted := leaderboard_page() if page.name == "index.html" else fill(text)) != text:
-                page.parent.mkdir(exist_ok=True)
+                page.parent.mkdir(parents=True, exist_ok=True)
                 page.write_text(wanted, encoding="utf-8")
                 print(f"Written: {page.relative_to(ROOT)}")
     return int(stale)

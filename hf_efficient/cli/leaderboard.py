@@ -1,6 +1,6 @@
 """Every mechanism in the same model, in equal time: what it reaches, what it takes.
 
-    hf-efficient leaderboard
+    hf-efficient leaderboard --budget 8min
     hf-efficient leaderboard --tasks cifar10 --mechanisms softmax kerformer
     hf-efficient leaderboard --report
 

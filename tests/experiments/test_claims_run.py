@@ -27,7 +27,7 @@ training: {per_device_train_batch_size: 8, eval_strategy: steps, eval_steps: 0.5
 # Of every part only these arms, so that the tests of all claims take a minute: of each kind at least one.
 FEW = {
     "probabilistic_attention": ("softmax", "gaussian_mixture"),
-    "patch_selection": ("none", "entropy", "25 %"),
+    "patch_selection": ("none", "25 %"),
     "training_stages": ("scratch", "contrastive_frozen"),
     "sparsity_and_routing": ("plain", "tokens"),
     "converted_encoder": ("softmax", "kerformer", "identity_k"),
@@ -37,10 +37,8 @@ FEW = {
     "compressive_performer": ("autoencoder",),
 }
 PARTS = {
-    "patch_selection": (0, 3),
-    "kerformer_vit": (0,),
-    "probabilistic_attention": (0,),
-    "compressive_performer": (0, 1),
+    **{"probabilistic_attention": (0,), "patch_selection": (3,), "long_range_arena": (0, 2), "kerformer_vit": (0,)},
+    **{"separable_attention": (1, 2, 3), "compressive_performer": (0,)},
 }
 
 
@@ -104,6 +102,10 @@ def test_what_was_stopped_goes_on(part, tmp_path, monkeypatch):
     after = json.loads(file.read_text())["arms"]
     assert done == ["a", "b", "c"] and after["a"] == before["a"] and after["c"]["samples"]["accuracy"]
     assert after["a"]["command"].startswith("hf-efficient train") and "--max_steps" in after["a"]["command"]
+    with pytest.raises(ExperimentError, match=r"a was run with another config or other settings"):
+        replace(part, quick=()).run(Record.load(file, "x", True), options)
+    with pytest.raises(ExperimentError, match=r"budget='2kJ' must be a time"):
+        part.cost(replace(options, budget="2kJ"))
     with pytest.raises(ExperimentError, match=r"is of runs of 0.1s, not of 2min"):
         part.run(Record.load(file, "x", True), replace(options, budget="2min"))
 
@@ -118,6 +120,7 @@ def test_a_run_is_a_command_of_its_own(part, tmp_path, preloaded, monkeypatch):
     )
     record = Record(tmp_path / "record.json", "x")
     options = Options(budget="0.05s", seeds=1, folder=tmp_path / "runs", jobs=2)
+    part = replace(part, arms={name: part.arms[name] for name in "ab"})
     part.run(record, options)
     arm = record.arms["b"]
     assert arm["samples"]["peak_memory"]["0"] > 2**26 and arm["parameters"] > 0 and arm["curves"]["0"]

@@ -23,7 +23,9 @@ VOID = {"meta", "br"}
 def row(mechanism: str, score: float, memory: int = 10**9, watts: float = 20.0, task: str = "cifar10") -> Row:
     metric = "test_accuracy" if task == "cifar10" else "test_bits_per_byte"
     pace = Pace(0.5, watts, "CPU estimated <by load>", 2)
-    made = Row(task, mechanism, TASKS[task].config, "8min", f"hf-efficient train x --attention {mechanism}", pace, 960)
+    made = Row(
+        task, mechanism, TASKS[task].config, "", "8min", f"hf-efficient train x --attention {mechanism}", pace, 960
+    )
     return replace(made, metric=metric, scores={"0": score}, peak_memory=memory, parameters=9, commit="a" * 40)
 
 

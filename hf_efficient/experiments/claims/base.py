@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...training.budget import Budget
+from ..repetitions import ExperimentError
 from .record import Record
 
 
@@ -158,4 +159,7 @@ def against(
 
 
 def minutes_of(budget: str) -> float:
-    return Budget.parse(budget).amount / 60
+    found = Budget.parse(budget)
+    if found.kind != "seconds":
+        raise ExperimentError(f"budget={budget!r} must be a time, such as 2min: energies follow from it.")
+    return found.amount / 60

@@ -40,7 +40,7 @@ class Timed(Part):
         arms: how many there are.
         minutes: what a round of all cases takes, for each arm, about.
         rounds: how many, usually.
-        metrics: what of: "seconds" and "bytes".
+        metrics: "seconds", and "bytes" if peak memory is wanted.
         patience: seconds that a call may take.
         figures: "seconds", or "per second".
     """
@@ -59,10 +59,11 @@ class Timed(Part):
         return Cost(self.minutes, self.arms, len(options.seeds_or(self.rounds)))
 
     def run(self, record: Record, options: Options) -> None:
-        for case in self.cases(options.quick):
-            if "seconds" in self.metrics:
-                self.time(case, record, options)
-            if "bytes" in self.metrics:
+        cases = self.cases(options.quick)
+        for case in cases:
+            self.time(case, record, options)
+        if "bytes" in self.metrics:
+            for case in cases[: 1 if options.quick else None]:  # each arm is a process
                 self.weigh(case, record, options)
 
     def time(self, case: Case, record: Record, options: Options) -> None:
@@ -92,7 +93,7 @@ class Timed(Part):
 
     def weigh(self, case: Case, record: Record, options: Options) -> None:
         metric, rounds = f"bytes, {case.name}", len(options.seeds_or(self.rounds))
-        arms = list(case.make)[: 1 if options.quick else None]  # each is a process
+        arms = list(case.make)[: 1 if options.quick else None]
         for arm in arms:
             make, label = case.make[arm], self.label(arm)
             if self.known(arm, metric, record):

@@ -4,6 +4,7 @@ All arms are rehearsed in turns on a machine that should be quiet, which fixes t
 is trained with every seed, by `hf-efficient train` in a process of its own, and goes on where it was stopped.
 """
 
+import hashlib
 import io
 import json
 import os
@@ -16,7 +17,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...extras import require
-from ...training.budget import Budget
 from ...training.configs import find_config
 from ...training.launch import finite
 from ...training.tasks import train
@@ -113,6 +113,8 @@ class Trained(Part):
         budget = self.budget_of(options)
         record.set_budget(self.name, budget)
         missing = [name for name in self.arms if "steps" not in record.arm(self.label(name))]
+        for name in self.arms.keys() - set(missing):
+            self.check_same(name, record, options)
         if not missing:
             return
         words = {
@@ -137,7 +139,8 @@ class Trained(Part):
                 self.steps(pace, each, stage.share, budget) for each, stage in zip(own, self.arms[name], strict=True)
             ]
             arm = record.arm(self.label(name))
-            arm |= {"command": self.command(name, steps, options), "steps": steps, "paces": [asdict(x) for x in own]}
+            arm |= {"command": self.command(name, steps, options), "configs": self.configs(name)}
+            arm |= {"steps": steps, "paces": [asdict(x) for x in own]}
             arm["seconds"] = sum(x.seconds_per_step * n for x, n in zip(own, steps, strict=True))
             watts = [each.watts for each in own]
             known = None not in watts
@@ -145,9 +148,22 @@ class Trained(Part):
             arm["planned_joules"] = joules
         record.save()
 
+    def configs(self, name: str) -> list[str]:
+        """Of the content of each stage's config."""
+        return [hashlib.sha256(find_config(stage.config).read_bytes()).hexdigest() for stage in self.arms[name]]
+
+    def check_same(self, name: str, record: Record, options: Options) -> None:
+        """An arm that is gone on with must be what it was."""
+        arm = record.arm(self.label(name))
+        if (arm["command"], arm["configs"]) != (self.command(name, arm["steps"], options), self.configs(name)):
+            raise ExperimentError(
+                f"{record.file}: {self.label(name)} was run with another config or other settings: name another file "
+                "(--record), or remove this one."
+            )
+
     def steps(self, first: Pace, own: Pace, share: float, budget: str) -> int:
         """How many fit."""
-        seconds = share * Budget.parse(budget).amount
+        seconds = 60 * share * minutes_of(budget)
         if self.equal == "steps":
             return max(1, int(seconds / first.seconds_per_step))
         if self.equal == "energy" and None not in (first.watts, own.watts):

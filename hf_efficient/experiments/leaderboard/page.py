@@ -4,6 +4,7 @@ Beside the mechanisms stand the systems of docs/results/recipes: other models, w
 """
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,11 +105,14 @@ def entries(docs: Path, folder: Path) -> list[Entry]:
 
 
 def front(found: Sequence[Entry]) -> set[str]:
-    """Names of mechanisms that none is as good as in score, joules and memory alike, and better than in one."""
+    """Names of mechanisms that none is as good as in score, joules and memory alike, and better than in one.
+
+    Joules and memory that differ by less than about 2 % are the same.
+    """
 
     def criteria(x: Entry) -> tuple[float, ...]:
         score = -x.score if is_higher_better(x.metric) else x.score
-        return score, x.joules or 0.0, x.peak_memory or 0.0
+        return score, *(round(50 * math.log(cost)) if cost else 0 for cost in (x.joules, x.peak_memory))
 
     points = {x.name: criteria(x) for x in found if not x.is_system}
     return {

@@ -5,6 +5,7 @@ rehearsed in turns, which fixes their steps, and then trained one after the othe
 score is rehearsed only. Stopped anywhere, the same command goes on.
 """
 
+import hashlib
 import json
 import os
 import shlex
@@ -71,7 +72,7 @@ class Row:
     """
     Args:
         task, mechanism: together its name.
-        config: of the run.
+        config, config_sha256: of the run, and of its content.
         budget: of time, for each training.
         command: of seed 0.
         pace, steps: fixed by the rehearsal.
@@ -83,6 +84,7 @@ class Row:
     task: str
     mechanism: str
     config: str
+    config_sha256: str
     budget: str
     command: str
     pace: Pace
@@ -233,10 +235,13 @@ def repetition_of(row: Row, seed: int, output: Path, quick: bool) -> Repetition:
 def rehearsed(name: str, mechanisms, budget: str, folder: Path, output: Path, quick: bool) -> list[Row]:
     """A row for each, new ones with their steps."""
     config = TASKS[name].config
+    sha256 = hashlib.sha256(find_config(config).read_bytes()).hexdigest()
     known = {file.stem: Row.load(file) for file in folder.glob(f"{name}_*.json")}
     for row in known.values():
         if row.budget != budget:
             raise ExperimentError(f"{row.file(folder)} is of {row.budget}, not of {budget}: give another --rows.")
+        if (row.config, row.config_sha256) != (config, sha256):
+            raise ExperimentError(f"{row.file(folder)} is of another config, or of another content: remove it.")
     new = [each for each in mechanisms if f"{name}_{each}" not in known]
     if new:
         words = {each: (config, settings_of(name, each, quick)) for each in new}
@@ -250,6 +255,6 @@ def rehearsed(name: str, mechanisms, budget: str, folder: Path, output: Path, qu
         for each, pace in paces.items():
             steps = pace.steps(Budget.parse(budget))
             command = ["hf-efficient", "train", config, *words[each][1], "--max_steps", str(steps), "--seed", "0"]
-            row = known[f"{name}_{each}"] = Row(name, each, config, budget, shlex.join(command), pace, steps)
-            row.save(folder)
+            known[f"{name}_{each}"] = Row(name, each, config, sha256, budget, shlex.join(command), pace, steps)
+            known[f"{name}_{each}"].save(folder)
     return [known[f"{name}_{each}"] for each in mechanisms]
