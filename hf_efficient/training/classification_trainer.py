@@ -31,12 +31,17 @@ class ClassificationTrainer(EfficientTrainer):
 
     def evaluation_loop(self, dataloader, *args, **kwargs):
         output = super().evaluation_loop(dataloader, *args, **kwargs)
+        self.answers = None
+        if output.predictions is None or output.label_ids is None:  # prediction_loss_only; or data without labels
+            return output
         confidences, predictions = torch.from_numpy(output.predictions).float().softmax(-1).max(-1)
         self.answers = Answers(dataloader.dataset, predictions, confidences, torch.from_numpy(output.label_ids))
         return output
 
     def pictures(self) -> dict[str, Image.Image]:
         """Of the last evaluation: the confusion matrix and, of images, sixteen of them and one for people to try."""
+        if self.answers is None:
+            return {}
         data, predictions, _, labels = self.answers
         names = [self.model.config.id2label[i] for i in range(self.model.config.num_labels)]
         drawn = {"confusion": draw_confusion(labels, predictions, names)}

@@ -74,6 +74,7 @@ def test_the_experiment_tells_a_saving_and_goes_on_where_it_stopped(lab, capsys)
     for name in ("energies.png", "energy_and_f1.png"):
         assert (lab / "out" / name).read_bytes().startswith(b"\x89PNG") and name in text
     record = json.loads((lab / "out" / "report.json").read_text())
+    assert record["arms"] == {"full": "full", "half": "half, stride 3"}  # what each is, in words
     assert len(record["outcomes"]) == 6 and record["outcomes"][0]["joules_per_f1"] == pytest.approx(150.4 / 0.8004)
 
     assert measure(lab, *runs, "-n", "4") == 0  # two more

@@ -35,6 +35,8 @@ def test_pictures_are_of_the_last_evaluation(tmp_path):
     assert set(pictures) == {"confusion", "predictions", "example"} and pictures["example"].size == (8, 8)
     trainer.evaluate(make_trainer(tmp_path, 6).eval_dataset)
     assert len(trainer.answers.labels) == 6
+    trainer.args.prediction_loss_only = True
+    assert "eval_loss" in trainer.evaluate() and trainer.pictures() == {}
 
 
 def test_captions_say_what_is_wrong(tmp_path):

@@ -30,7 +30,8 @@ def test_a_detector_is_trained_and_evaluated(capsys):
     assert (
         "has no area" in results["skipped"]["first"][0] and "1 rows or objects are left out" in capsys.readouterr().out
     )
-    assert "1 rows or objects were left out" in Path("results/objects/README.md").read_text()
+    card = Path("results/objects/README.md").read_text()
+    assert "1 rows or objects were left out" in card and "(predictions.png)" in card and "src: example.png" in card
     for split, prefix, samples in (("validation", "eval", 5), ("test", "test", 6)):
         again = evaluate("results/objects", batch_size=5, split=split)
         assert again["task"] == "object-detection" and again["samples"] == samples
@@ -48,7 +49,8 @@ def test_a_classifier_is_evaluated_as_it_was_in_training(capsys):
     assert found["metrics"]["accuracy"] == scores["test_accuracy"] and found["samples"] == 60
     held_out = evaluate("results/digits", split="validation")
     assert held_out["metrics"]["accuracy"] == scores["eval_accuracy"] and held_out["samples"] == 40
-    assert evaluate("results/digits", "digits", limit=30)["samples"] == 30
+    assert evaluate("results/digits", "digits", limit=30, pictures=Path("looks"))["samples"] == 30
+    assert {file.name for file in Path("looks").iterdir()} == {"confusion.png", "predictions.png", "example.png"}
     Path("results/digits/results.json").unlink()
     with pytest.raises(RunError, match="held out no training images"):
         evaluate("results/digits", "digits", split="validation")
