@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from browsing import PATIENCE
 from PIL import Image
 
 pytestmark = pytest.mark.browser
@@ -257,9 +258,9 @@ def test_pictures_of_the_page(visitor):
     shoot(page, "look")
     guest.open("Write")
     guest.choose("Model", "transformer-xl-enwik8")
-    page.get_by_label("Tokens to write").first.fill("2000")
+    page.get_by_label("Tokens to write").first.fill("1500")
     page.get_by_role("button", name="Write a new text").click()
-    page.locator("#memory", has_text="2,014 tokens read").wait_for()
+    page.locator("#memory", has_text="1,514 tokens read").wait_for(timeout=4 * PATIENCE)
     shoot(page, "write")
     guest.open("Compare")
     page.get_by_role("button", name="Measure", exact=True).click()
@@ -269,5 +270,6 @@ def test_pictures_of_the_page(visitor):
 
 def shoot(page, name: str) -> None:
     page.wait_for_timeout(1000)
+    page.get_by_text("processing |").locator("visible=true").wait_for(state="hidden")
     shot = Image.open(io.BytesIO(page.screenshot(full_page=True)))
     shot.quantize(128).save(Path(SHOTS) / f"{name}.png", optimize=True)
