@@ -10,8 +10,8 @@ BAD_INPUT = (OSError, ValueError, SafetensorError)
 
 UNLOADABLE = (*BAD_INPUT, RuntimeError)  # the last is transformers' for weights that don't fit
 
-
-ANYTHING = (Exception,)  # transformers' own configs and models take any value, and fail wherever they use it
+# Configs, arguments and models of transformers take any value, and fail wherever they use it.
+ANYTHING = (Exception,)
 
 
 class CommandError(Exception):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..energy import EnergyOptions
+from ..errors import ANYTHING, told
 from .arguments import EfficientTrainingArguments
 from .build_model import build_config, model_keys
 from .errors import RunError
@@ -201,8 +202,5 @@ def command_words() -> list[str]:
 
 
 def construct(section: str, cls: type, values: dict) -> Any:
-    try:
+    with told(section, RunError, ANYTHING):
         return cls(**values)
-    except (ValueError, TypeError) as error:
-        place = "" if str(error).startswith(f"{section}.") else f"{section}: "
-        raise RunError(f"{place}{error}") from error

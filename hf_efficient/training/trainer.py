@@ -29,7 +29,7 @@ from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import has_length
 
 from ..data.length_sampler import LengthSampler
-from ..errors import told
+from ..errors import ANYTHING, told
 from . import checkpoints
 from .arguments import STEP_FUNCTIONS
 from .budget import Plan, plan_run
@@ -64,7 +64,7 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
 
     def __init__(self, *args, test_dataset: Dataset | None = None, **kwargs):
         check_trainer_methods()
-        with told("training", RunError, (OSError,)):  # output_dir
+        with told("training", RunError, ANYTHING):
             super().__init__(*args, **kwargs)
         warn_of_launch(self.args.world_size, self.is_fsdp_enabled)
         self.test_dataset = test_dataset
