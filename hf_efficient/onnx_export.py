@@ -82,7 +82,8 @@ def write(network: PreTrainedModel, images: torch.Tensor, file: Path) -> None:
     with warnings.catch_warnings(), redirect_stdout(StringIO()):
         warnings.simplefilter("ignore")
         program = OnnxExporter().export(network, {"pixel_values": images}, config=OnnxConfig(dynamic_shapes=batch))
-    program.save(file)
+    with told(f"{file} can't be written"):
+        program.save(file)
 
 
 @torch.no_grad()

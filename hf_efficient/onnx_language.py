@@ -82,7 +82,8 @@ def write(function: ExportedModel, file: Path) -> None:
         except torch.onnx.OnnxExporterError as error:
             mechanism = function.body.config.attention
             raise CommandError(f"torch.onnx can't translate a language model with {mechanism!r} attention.") from error
-    program.save(file)
+    with told(f"{file} can't be written"):
+        program.save(file)
 
 
 def growing(before: torch.Tensor, after: torch.Tensor) -> list[int]:

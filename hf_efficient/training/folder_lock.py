@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from transformers import TrainingArguments
 
+from ..errors import told
 from .errors import RunError, TrainingError
 
 try:
@@ -53,7 +54,8 @@ class FolderLock:
             return
         if self.file in self.held:
             raise RunError(self.refusal(self.owner))
-        self.take()
+        with told(f"training.output_dir={self.folder} can't be written to", RunError, (OSError,)):
+            self.take()
         self.held.add(self.file)
         released = threading.Event()
         beats = threading.Thread(target=self.beat, args=(released,), daemon=True, name="lock")
@@ -70,11 +72,8 @@ class FolderLock:
 
     def take(self) -> None:
         while True:
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                self.handle = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o644)
-            except OSError as error:
-                raise RunError(f"training.output_dir={self.folder} can't be written to: {error.strerror}.") from error
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.handle = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 if self.is_free():
                     os.ftruncate(self.handle, 0)

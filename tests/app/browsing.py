@@ -34,7 +34,7 @@ def serve(words: list[str], folder: Path, **variables: str) -> tuple[subprocess.
     environment |= {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **variables}
     with log.open("w") as output:
         process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=folder)
-    for _ in range(600):
+    for _ in range(3000):  # a busy machine takes minutes to import torch and transformers
         said = log.read_text()
         if ADDRESS in said:
             return process, said.split(ADDRESS)[1].split()[0], log

@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -128,6 +129,17 @@ def test_export(trained, capsys):
     torch.nn.init.normal_(network.classifier.weight)  # now it is another model
     with pytest.raises(CommandError, match="was written, but onnxruntime's logits differs by"):
         onnx_export.compare(network, images, Path("out/model.onnx"))
+
+
+@pytest.mark.parametrize("kind", ["classifier", "language_model"])
+def test_export_to_a_full_disk(trained, kind, monkeypatch, capsys):
+    def save(file):
+        raise OSError(28, "No space left on device")
+
+    for exporter in ("transformers.exporters.exporter_onnx.OnnxExporter.export", "torch.onnx.export"):
+        monkeypatch.setattr(exporter, lambda *_, **__: SimpleNamespace(save=save))
+    assert main(["export", trained(kind), "--to", "model.onnx"]) == 1
+    assert "onnx can't be written: [Errno 28] No space left" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_export_of_the_language_model(trained, capsys):

@@ -131,3 +131,9 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         FolderLock(tmp_path / "file").taken(),
     ):
         pass
+
+
+def test_a_full_disk(tmp_path):
+    (tmp_path / FILE).symlink_to("/dev/full")
+    with pytest.raises(RunError, match="can't be written to: "), FolderLock(tmp_path).taken():
+        pass
