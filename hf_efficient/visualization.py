@@ -14,6 +14,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor, nn
 
+LARGE, TEXT = 320, 13  # side of a picture with names in it, and the size of these
 BACKGROUND, DROPPED = (255, 255, 255), (40, 44, 60)
 SCALE = {"black": (12, 8, 60), "mid": (214, 60, 90), "white": (255, 244, 170)}  # dark blue, red, light yellow
 
@@ -56,26 +57,45 @@ def draw_classes(image: Image.Image, classes: Tensor, opacity: float = 0.6) -> I
     return Image.blend(image.convert("RGB"), mask.convert("RGB").resize(image.size, Image.Resampling.NEAREST), opacity)
 
 
-def draw_legend(names: Sequence[str], side: int = 192) -> Image.Image:
-    """The classes with their colours; as many as a square has room for."""
-    picture, height = Image.new("RGB", (side, side), BACKGROUND), max(12, side // max(1, len(names)))
+def draw_legend(names: Sequence[str], side: int = LARGE) -> Image.Image:
+    """The classes with their colours, in two columns; as many as a square has room for."""
+    line, column = 20, side // 2
+    rows = min(-(-len(names) // 2), side // line)
+    picture, font = Image.new("RGB", (side, rows * line), BACKGROUND), ImageFont.load_default(TEXT)
     draw = ImageDraw.Draw(picture)
-    for index, name in enumerate(names[: side // height]):
-        draw.rectangle((0, index * height, 12, index * height + height - 2), fill=colour_of(index))
-        draw.text((18, index * height), name, fill="black")
+    for index, name in enumerate(names[: 2 * rows]):
+        left, top = index // rows * column, index % rows * line
+        draw.rectangle((left, top, left + 14, top + line - 4), fill=colour_of(index))
+        draw.text((left + 20, top), name, font=font, fill="black")
     return picture
 
 
 def draw_boxes(image: Image.Image, boxes: Tensor, classes: Sequence[int], names: Sequence[str]) -> Image.Image:
     """Boxes (n, 4) as cx, cy, w, h, shares of the image, with the names of their classes."""
-    picture = image.convert("RGB")
-    draw = ImageDraw.Draw(picture)
+    picture, font = image.convert("RGB"), ImageFont.load_default(TEXT)
+    draw, tags = ImageDraw.Draw(picture), []
     for (cx, cy, w, h), label in zip(boxes.tolist(), classes, strict=True):
         left, right = ((cx + side * w / 2) * image.width for side in (-1, 1))
         top, bottom = ((cy + side * h / 2) * image.height for side in (-1, 1))
-        draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour_of(label))
-        draw.text((left + 2, top), names[label], fill=colour_of(label))
+        draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour_of(label), width=2)
+        tags.append((left, top, label))
+    for left, top, label in tags:  # after all boxes, lest they cross them out
+        width, height = draw.textbbox((0, 0), names[label], font=font)[2:]
+        left = max(0, min(left, image.width - width - 3))
+        top = top - height if top >= height else max(0, top)  # above the box, if that is inside the image
+        draw.rectangle((left, top, left + width + 2, top + height), fill=colour_of(label))
+        draw.text((left + 2, top), names[label], font=font, fill=ink_on(colour_of(label)))
     return picture
+
+
+def ink_on(colour: tuple[int, int, int]) -> str:
+    """What is read on a colour, by its brightness."""
+    return "black" if 0.3 * colour[0] + 0.6 * colour[1] + 0.1 * colour[2] > 128 else "white"
+
+
+def enlarge(image: Image.Image) -> Image.Image:
+    """As large as a sheet of `LARGE` cells shows it, for lines and names to be drawn on."""
+    return ImageOps.contain(image, (LARGE, LARGE))
 
 
 @torch.no_grad()
@@ -140,16 +160,17 @@ def draw_context_scores(model: nn.Module, pixel_values: Tensor, image: Image.Ima
 def contact_sheet(rows: list[tuple[str, list[Image.Image]]], titles: list[str], cell: int = 192) -> Image.Image:
     """Rows of pictures with their names, under column titles."""
     font = ImageFont.load_default(20)  # still read where a page shows the sheet at half its size
-    margin, header = 8 + max(round(font.getlength(name)) for name, _ in rows), 32
-    columns = max(len(pictures) for _, pictures in rows)
-    sheet = Image.new("RGB", (margin + columns * (cell + 4), header + len(rows) * (cell + 4)), BACKGROUND)
+    margin, top = 8 + max(round(font.getlength(name)) for name, _ in rows), 32
+    fitted = [[ImageOps.contain(picture, (cell, cell)) for picture in pictures] for _, pictures in rows]
+    heights = [max(picture.height for picture in row) for row in fitted]
+    size = margin + max(map(len, fitted)) * (cell + 4), top + sum(heights) + 4 * len(rows)
+    sheet = Image.new("RGB", size, BACKGROUND)
     draw = ImageDraw.Draw(sheet)
     for column, title in enumerate(titles):
         draw.text((margin + column * (cell + 4), 4), title, font=font, fill="black")
-    for row, (name, pictures) in enumerate(rows):
-        top = header + row * (cell + 4)
-        draw.text((4, top + cell // 2), name, font=font, fill="black", anchor="lm")
+    for (name, _), pictures, height in zip(rows, fitted, heights, strict=True):
+        draw.text((4, top + height // 2), name, font=font, fill="black", anchor="lm")
         for column, picture in enumerate(pictures):
-            fitted = ImageOps.contain(picture, (cell, cell))
-            sheet.paste(fitted, (margin + column * (cell + 4), top))
+            sheet.paste(picture, (margin + column * (cell + 4), top))
+        top += height + 4
     return sheet

@@ -8,12 +8,18 @@ from transformers import ViTConfig, ViTModel
 
 from hf_efficient import KerformerViTConfig, KerformerViTModel, MobileViTv2Config, MobileViTv2Model
 from hf_efficient.visualization import (
+    LARGE,
     attention_rollout,
+    colour_of,
     contact_sheet,
+    draw_boxes,
+    draw_classes,
     draw_context_scores,
     draw_heat,
     draw_kept_patches,
+    draw_legend,
     draw_rollout,
+    enlarge,
 )
 
 RED = Image.new("RGB", (40, 20), (200, 0, 0))
@@ -100,3 +106,35 @@ def test_contact_sheet_holds_every_picture():
     sheet = contact_sheet([("a", [RED, RED]), ("b", [RED])], ["one", "two"], cell=40)
     red = (np.asarray(sheet) == (200, 0, 0)).all(-1).sum()
     assert red == 3 * 40 * 20
+
+
+def test_rows_of_a_sheet_are_as_high_as_their_pictures():
+    square = RED.resize((40, 40))
+    rows = [[("a", [RED])], [("a", [RED, square])], [("a", [RED]), ("b", [square])]]
+    assert [contact_sheet(x, ["one", "two"], cell=40).height for x in rows] == [32 + 24, 32 + 44, 32 + 24 + 44]
+
+
+def test_boxes_and_their_names_are_seen():
+    """Small ones too, and those whose names don't fit above."""
+    picture = enlarge(Image.new("RGB", (64, 48)))
+    assert picture.size == (LARGE, 240)
+    boxes = torch.tensor([[0.5, 0.5, 0.25, 0.25], [0.95, 0.02, 0.1, 0.04], [0.2, 0.99, 0.02, 0.02]])
+    names = ["cell", "platelet"]
+    drawn = np.asarray(draw_boxes(picture, boxes, [0, 1, 1], names))
+    for (x, y), label in (((120, 120), 0), ((160, 149), 0), ((289, 5), 1), ((61, 236), 1)):  # edges, left and below
+        assert tuple(drawn[y, x]) == colour_of(label), (x, y)
+    assert (drawn[120, 130:190] == 0).all(), "nothing is inside the box"
+    tags = (drawn == colour_of(0)).all(-1)[78:90, 120:140]
+    assert tags.mean() > 0.5, "the name stands above the box"
+    assert np.array_equal(draw_boxes(picture, boxes[:0], [], names), picture)
+
+
+def test_classes_have_the_colours_of_the_legend():
+    classes = torch.tensor([[0, 1], [10, 255]])
+    drawn = np.asarray(draw_classes(Image.new("RGB", (4, 4)), classes, opacity=1.0))
+    legend = np.asarray(draw_legend([f"class {i}" for i in range(11)]))
+    assert legend.shape == (6 * 20, LARGE, 3)
+    for (row, column), index, (x, y) in (((0, 0), 0, (3, 3)), ((0, 3), 1, (3, 23)), ((3, 0), 10, (163, 83))):
+        assert tuple(drawn[row, column]) == tuple(legend[y, x]) == colour_of(index)
+    assert (drawn[3, 3] == 0).all()
+    assert draw_legend([str(i) for i in range(500)]).size == (LARGE, LARGE)

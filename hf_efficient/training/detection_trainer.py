@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers.image_transforms import center_to_corners_format
 
-from ..visualization import contact_sheet, draw_boxes
+from ..visualization import LARGE, contact_sheet, draw_boxes, enlarge
 from .metrics.detection import detection_scores, read_queries
 from .trainer import EfficientTrainer
 
@@ -34,16 +34,18 @@ class DetectionTrainer(EfficientTrainer):
     def draw_predictions(self, file: Path) -> None:
         """Images of the evaluation, their objects, and as many detections, the most confident."""
         data, rows = self.eval_dataset, []
-        batch = data.__getitems__(list(range(0, len(data), -(-len(data) // SHOWN))))
+        indices = range(0, len(data), -(-len(data) // SHOWN))
+        batch = data.__getitems__(list(indices))
+        pictures = map(enlarge, data.pictures(batch["pixel_values"]))
         self.model.eval()
         outputs = self.model(pixel_values=batch["pixel_values"].to(self.args.device))
         scores, classes = outputs.logits.float().softmax(-1)[..., :-1].max(-1)  # (B, Q)
-        for i, (picture, truth) in enumerate(zip(data.pictures(batch["pixel_values"]), batch["labels"], strict=True)):
+        for i, (picture, truth) in enumerate(zip(pictures, batch["labels"], strict=True)):
             best = scores[i].topk(min(len(truth["boxes"]), scores.shape[1])).indices
             real = draw_boxes(picture, truth["boxes"], truth["class_labels"].tolist(), data.images.class_names)
             seen = draw_boxes(picture, outputs.pred_boxes[i][best], classes[i][best].tolist(), data.images.class_names)
-            rows.append((str(i), [picture, real, seen]))
-        contact_sheet(rows, ["image", "truth", "prediction"]).save(file)
+            rows.append((str(indices[i]), [picture, real, seen]))
+        contact_sheet(rows, ["image", "truth", "prediction"], LARGE).save(file)
 
 
 def scales(labels: list[dict[str, Tensor]]) -> Tensor:

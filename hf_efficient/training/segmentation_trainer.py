@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..data.image_decoding import IGNORED
-from ..visualization import contact_sheet, draw_classes, draw_legend
+from ..visualization import LARGE, contact_sheet, draw_classes, draw_legend, enlarge
 from .metrics.segmentation import confusion, iou_by_class, segmentation_scores
 from .trainer import EfficientTrainer
 
@@ -51,18 +51,18 @@ class SegmentationTrainer(EfficientTrainer):
     def draw_predictions(self, file: Path) -> None:
         """Images of the evaluation, their masks and what the model makes of them."""
         data = self.eval_dataset
-        batch = data.__getitems__(list(range(0, len(data), -(-len(data) // SHOWN))))
+        indices = range(0, len(data), -(-len(data) // SHOWN))
+        batch = data.__getitems__(list(indices))
+        pictures = map(enlarge, data.pictures(batch["pixel_values"]))
         self.model.eval()
         logits = self.model(pixel_values=batch["pixel_values"].to(self.args.device)).logits
         found = classes_of(logits, batch["labels"].shape[1:]).cpu()
         rows = [
             (str(i), [picture, draw_classes(picture, truth), draw_classes(picture, seen)])
-            for i, (picture, truth, seen) in enumerate(
-                zip(data.pictures(batch["pixel_values"]), batch["labels"], found, strict=True)
-            )
+            for i, picture, truth, seen in zip(indices, pictures, batch["labels"], found, strict=True)
         ]
         rows.append(("classes", [draw_legend(data.images.class_names)]))
-        contact_sheet(rows, ["image", "truth", "prediction"]).save(file)
+        contact_sheet(rows, ["image", "truth", "prediction"], LARGE).save(file)
 
 
 def classes_of(logits: Tensor, size: tuple[int, int]) -> Tensor:
