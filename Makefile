@@ -4,7 +4,8 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-attention docs test lint bench bench-models bench-text bench-training bench-data pictures clean
+.PHONY: help demo demo-attention docs test app-test lint bench bench-models bench-text bench-training bench-data
+.PHONY: pictures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -19,6 +20,12 @@ demo-attention: $(READY) ## Every attention mechanism held to its formula and ti
 # takes half of the files, and from the other's half when done: what a file's tests share is made once.
 test: lint ## Lint, then run every test; ARGS="-k lsh" picks some
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+
+# Chromium is the system's.
+app-test: $(READY) ## Install what the page needs, and use it in a browser as people do
+	$(BIN)/python -m pip install -q -e ".[app]" playwright -c constraints.txt
+	command -v chromium || apt-get install -y chromium || { echo "Install Chromium first: apt install chromium"; exit 1; }
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/app $(ARGS)
 
 lint: $(READY) ## Check style with ruff
 	$(BIN)/ruff check .
@@ -42,8 +49,8 @@ bench-data: $(READY) ## Steps with images decoded on demand against stored ones;
 docs: $(READY) ## Write figures and tables into README.md and docs/; ARGS=--check says what is out of date
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.docs_pages $(ARGS)
 
-pictures: $(READY) ## Draw kept patches, context scores and attention rollout; ARGS="--help" lists the options
-	HF_HUB_OFFLINE=1 $(BIN)/python scripts/draw_pictures.py $(ARGS)
+pictures: $(READY) ## Draw the pictures in docs/ again, from the figures beside them
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.docs_pictures
 
 clean: ## Remove .venv, caches and build products; results stay
 	rm -rf .venv .pytest_cache .ruff_cache build dist *.egg-info

@@ -18,9 +18,10 @@ from benchmarks.floors import (
 from benchmarks.memory import peak_memory
 from benchmarks.ours import HEAD_DIM, HEADS, HIDDEN, build, kernel, mechanism, sdpa
 from benchmarks.peers import missing, performer_pytorch_given
-from benchmarks.timing import Ratio, race, ratio, seconds_of
+from benchmarks.timing import Ratio, race, ratio
 from benchmarks.workloads import TRAINING, Contender
 from hf_efficient.attention import Attention, get_attention, list_attentions
+from hf_efficient.experiments.timing import seconds_of
 
 PEER_LENGTHS, PEER_PATIENCE = (512, 1024, 2048, 4096), 90.0  # seconds a call: its slowness is to be measured
 LINEAR, LINEAR_LENGTH = ("linear_elu", "efficient", "kerformer", "cosformer", "performer"), 1024

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from benchmarks.memory import keep_freed_memory, limit_memory
+from benchmarks.memory import keep_freed_memory
+from hf_efficient.experiments.process_memory import limit_memory
 
 FROM_A_CLONE = "Run it in the top folder of a clone of the repository; hf_efficient itself need not be installed."
 

@@ -13,6 +13,8 @@ CARDS = ROOT / "model_cards"
 ENERGY = "results/energy/report.json"
 RECIPES = "results/recipes"
 CONVERTED = "results/attention/converted_attention.json"
+# What is shown of a comparison beside the metric that decides.
+BESIDE = {"test_map_50": "mAP at 0.5", "test_iou": "IoU", "test_pixel_accuracy": "pixels"}
 
 
 def trained_models(cards: Path = CARDS) -> str:
@@ -52,20 +54,28 @@ def comparison(docs: Path, file: Path) -> str:
     first, percent = next(iter(record["arms"])), not record["metric"].endswith(LOWER_IS_BETTER)
     factor, form = (100, ".1f") if percent else (1, ".3f")
     metric = record["metric"].removeprefix("test_").replace("_", " ") + (", %" if percent else "")
-    rows = []
+    rows, beside = [], [name for name in BESIDE if any(mean_of(arm, name) for arm in record["arms"].values())]
     for arm, found in ((arm, found) for arm, found in record["arms"].items() if found["scores"]):
         scores = " ".join(f"{factor * score:{form}}" for score in found["scores"].values())
         pair, joules = difference(record["differences"], first, arm), found["joules"]
         cells = [f"`{arm}`", f"{factor * found['summary']['centre']:{form}}", scores]
+        cells += [mean_of(found, name) for name in beside]
         cells += ["" if pair is None else over(pair, factor, form), f"{found['steps']:,}"]
         rows.append([*cells, f"{found['seconds']:.0f}", "?" if joules is None else f"{joules:,.0f}"])
-    header = ["run", metric, "each seed", f"over `{first}`", "steps", "s", "J"]
+    beside = [f"{BESIDE[name]}, %" for name in beside]
+    header = ["run", metric, "each seed", *beside, f"over `{first}`", "steps", "s", "J"]
     commands = "\n".join(record["commands"])
     note = f"<details><summary>The commands, as they were run</summary>\n\n```\n{commands}\n```\n\n</details>"
     title, curves = file.stem.replace("_", " "), file.with_suffix(".png")
     picture = f"![Validation over time]({curves.relative_to(docs).as_posix()})\n\n" if curves.is_file() else ""
     table = f"{markdown_table(header, rows)}\n\n[All figures]({name})."
     return f"### {title}, {record['budget']}\n\n{table}\n\n{picture}{note}"
+
+
+def mean_of(arm: dict, metric: str) -> str:
+    """Over the seeds, in per cent; "" where it was not measured."""
+    found = [metrics[metric] for metrics in arm.get("metrics", {}).values() if metric in metrics]
+    return f"{100 * sum(found) / len(found):.1f}" if found else ""
 
 
 def over(pair: dict, factor: float, form: str) -> str:

@@ -27,9 +27,10 @@ from benchmarks.floors import (
 from benchmarks.memory import freed_memory, peak_memory
 from benchmarks.own_process import Call, OwnProcess
 from benchmarks.peers import missing
-from benchmarks.timing import interleave, ratio, seconds_of
+from benchmarks.timing import ratio
 from benchmarks.workloads import TRAINING, Contender
 from hf_efficient import CompressivePerformerConfig, CompressivePerformerForCausalLM
+from hf_efficient.experiments.timing import interleave, seconds_of
 
 VOCABULARY, WIDTH, DEPTH, HEADS, SEGMENT, FEATURES = 256, 512, 6, 8, 768, 256
 FEW, MANY, NEW_TOKENS, PREFILL = 128, 20_000, 128, 8192

@@ -104,7 +104,7 @@ def write(results: dict, lengths: list[int], output: Path) -> None:
     )
     print(f"\n{notes}")
     picture = output / "mechanisms.png"
-    draw_mechanisms(results["mechanisms"], lengths, picture)
+    draw_mechanisms(results["mechanisms"], lengths).save(picture)
     write_files("mechanisms", results, f"{markdown_table(header, rows)}\n\n{notes}", output, picture)
 
 

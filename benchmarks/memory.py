@@ -1,11 +1,8 @@
 """How memory is measured: the peak in a process of its own, and what glibc does with freed memory."""
 
 import contextlib
-import ctypes
-import gc
 import multiprocessing
 import os
-import resource
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -15,6 +12,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.workloads import FORWARD, TRAINING, Contender
+from hf_efficient.experiments.process_memory import forget_peak, limit_memory
+from hf_efficient.training.provenance import resident
 
 # What glibc is told, so that it keeps freed memory instead of giving it back to the system.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**34)}
@@ -67,29 +66,8 @@ def _peak_memory(contender: Contender, length: int, causal: bool, threads: int) 
     torch.set_num_threads(threads)
     limit_memory()
     contender.make(64, causal).train()
-    gc.collect()
-    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
-        libc.malloc_trim(0)  # or what the warm-up has freed, a whole model at worst, would count as idle
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    idle, work = _resident("VmRSS"), contender.make(length, causal)
+    idle, work = forget_peak(), contender.make(length, causal)
     work.infer()
-    forward = _resident("VmHWM") - idle
+    forward = resident("VmHWM") - idle
     work.train()
-    return {FORWARD: forward, TRAINING: _resident("VmHWM") - idle}
-
-
-def _resident(field: str) -> int:
-    """Not ru_maxrss, which a child inherits from its parent."""
-    return _kilobytes("/proc/self/status", field) * 1024
-
-
-def limit_memory() -> None:
-    """What needs more memory than there is fails, and is left out, instead of having the process killed."""
-    if Path("/proc/meminfo").exists():
-        limit = (_kilobytes("/proc/self/status", "VmData") + 0.9 * _kilobytes("/proc/meminfo", "MemAvailable")) * 1024
-        resource.setrlimit(resource.RLIMIT_DATA, (int(limit), resource.getrlimit(resource.RLIMIT_DATA)[1]))
-
-
-def _kilobytes(file: str, field: str) -> int:
-    line = next(line for line in Path(file).read_text().splitlines() if line.startswith(f"{field}:"))
-    return int(line.split()[1])
+    return {FORWARD: forward, TRAINING: resident("VmHWM") - idle}

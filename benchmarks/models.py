@@ -22,7 +22,7 @@ from benchmarks.floors import (
 from benchmarks.language_model import figures as compressive_performer
 from benchmarks.record import run_record
 from benchmarks.reports import write_figures
-from benchmarks.timing import crossover, interleave, ratio
+from benchmarks.timing import crossover, ratio
 from hf_efficient import (
     HuggingGreenViTConfig,
     HuggingGreenViTForImageClassification,
@@ -31,6 +31,7 @@ from hf_efficient import (
     MobileViTv2Config,
     MobileViTv2ForImageClassification,
 )
+from hf_efficient.experiments.timing import interleave
 from hf_efficient.layers.patch_selection import HEURISTICS
 
 DESCRIPTION = """

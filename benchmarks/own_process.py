@@ -10,7 +10,8 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from benchmarks.memory import freed_memory, limit_memory
+from benchmarks.memory import freed_memory
+from hf_efficient.experiments.process_memory import limit_memory
 
 Call = Callable[[], object]
 

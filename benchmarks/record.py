@@ -4,7 +4,6 @@ import datetime
 import os
 import platform
 import shlex
-import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 from benchmarks.memory import keeps_freed_memory
 from benchmarks.peers import PACKAGES
 from hf_efficient import __version__
+from hf_efficient.training.provenance import commit
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,15 +34,6 @@ def run_record(name: str, argv: list[str]) -> dict:
         **{package: installed(package) for package in ("transformers", *PACKAGES)},
         "allocator": "keeps freed memory" if keeps_freed_memory() else "default",
     }
-
-
-def commit(folder: Path) -> str | None:
-    """The commit checked out, "-dirty" if the tree differs from it; None if this is no clone."""
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def processor() -> str:

@@ -56,7 +56,7 @@ def write_attention(results: dict, figures: list[Figure], output: Path) -> None:
         from benchmarks.plots import draw_speedups  # only where something is drawn: matplotlib is slow to import
 
         paragraphs, pictures = [mechanism_table(results)], [output / "benchmark.png"]
-        draw_speedups(results, pictures[0])
+        draw_speedups(results).save(pictures[0])
     paragraphs += [markdown_table(*figure_table(figures))] * bool(figures)
     markdown = "\n\n".join([*paragraphs, f"Forward+backward, on {heading}."])
     write_files("benchmark" if results["rows"] else "targets", results, markdown, output, *pictures)

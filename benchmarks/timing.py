@@ -5,19 +5,16 @@ runs once per round, beside what it is compared with, and what counts is the med
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from benchmarks.tables import significant
 from benchmarks.workloads import FORWARD, TRAINING, Contender
+from hf_efficient.experiments.timing import interleave, seconds_of
 
 PATIENCE = 20.0  # seconds that one call may take
-SLOW_CALL, FEW_ROUNDS = 4.0, 3  # long calls are steadier, and dear: fewer rounds will do
-LONGEST_TURN, MOST_CALLS = 0.02, 20  # short calls are repeated within a round until their turn is this long
 UNPROBED = 512  # up to this length every contender is fast enough to be called without asking
 
 
@@ -63,35 +60,6 @@ def crossover_text(lengths: Sequence[int], speedups: Sequence[float]) -> str:
         ever = any(speedup > 1 for speedup in speedups)
         return f"slower at {lengths[-1]}" if ever else f"always slower up to {lengths[-1]}"
     return f"from the shortest on ({lengths[0]})" if at == lengths[0] else f"{float(f'{at:.2g}'):.0f}"
-
-
-def clock() -> float:
-    """With one thread the processor's time, which runs while the program does and not while it waits for others."""
-    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
-
-
-def seconds_of(call: Callable[[], object]) -> float:
-    start = clock()
-    call()
-    return clock() - start
-
-
-def interleave(calls: dict[str, Callable], rounds: int, after_call: Callable = lambda: None) -> dict[str, list[float]]:
-    """Seconds per call of every contender in every round; each round starts with another one."""
-    first = {name: seconds_of(call) for name, call in calls.items()}  # warms up
-    repeats = {name: min(MOST_CALLS, max(1, math.ceil(LONGEST_TURN / s))) for name, s in first.items()}
-    if max(first.values()) > SLOW_CALL:
-        rounds = min(rounds, FEW_ROUNDS)
-    names, taken = list(calls), {name: [] for name in calls}
-    for i in range(rounds):
-        shift = i % len(names)
-        for name in names[shift:] + names[:shift]:
-            start = clock()
-            for _ in range(repeats[name]):
-                calls[name]()
-            taken[name].append((clock() - start) / repeats[name])
-            after_call()
-    return taken
 
 
 def objection(contender: Contender, length: int, causal: bool, patience: float = PATIENCE) -> str | None:

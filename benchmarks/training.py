@@ -13,8 +13,9 @@ from benchmarks.command_line import Progress, benchmark_parser, positive, prepar
 from benchmarks.floors import ENERGY_STEP, IMAGES_PER_SECOND, SCRIPT_STEP, Figure
 from benchmarks.record import ROOT, run_record
 from benchmarks.reports import write_figures
-from benchmarks.timing import clock, ratio, seconds_of
+from benchmarks.timing import ratio
 from hf_efficient.data.image_batches import ImageBatches
+from hf_efficient.experiments.timing import clock, seconds_of
 from hf_efficient.training.energy_callback import EnergyCallback
 from hf_efficient.training.run import load_run
 from hf_efficient.training.tasks.image_classification import build_trainer

@@ -11,6 +11,9 @@ BAD_INPUT = (OSError, ValueError, SafetensorError)
 UNLOADABLE = (*BAD_INPUT, RuntimeError)  # the last is transformers' for weights that don't fit
 
 
+ANYTHING = (Exception,)  # transformers' own configs and models take any value, and fail wherever they use it
+
+
 class CommandError(Exception):
     """What went wrong, in words for whoever started the command."""
 
@@ -25,5 +28,7 @@ def told(
     except CommandError:
         raise
     except causes as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = " ".join(str(error).split())
+        if not reason or isinstance(error, LookupError):  # whose text is the key alone
+            reason = f"{type(error).__name__} {reason}".strip()
         raise kind(reason if reason.startswith(where) else f"{where}: {reason}") from error

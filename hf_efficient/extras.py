@@ -10,6 +10,7 @@ EXTRAS = {
     "energy": ("codecarbon",),
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "serve": ("fastapi", "uvicorn", "openai"),
+    "app": ("gradio",),
 }
 
 

@@ -10,7 +10,7 @@ import hf_efficient  # noqa: F401  registers our models
 
 from . import zoo
 from .data.images import open_rgb
-from .errors import UNLOADABLE, CommandError, told
+from .errors import ANYTHING, UNLOADABLE, CommandError, told
 
 # How the names of a task's classes end.
 ENDINGS = {
@@ -30,7 +30,7 @@ def locate(model: str) -> str:
 
 def read_config(model: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     """The config of a model in a folder or on the Hub."""
-    with told(f"{model} can't be read as a model"):
+    with told(f"{model} can't be read as a model", causes=ANYTHING):
         return AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
 
 

@@ -11,6 +11,7 @@ import transformers
 from . import models
 from .errors import CommandError
 from .extras import require
+from .inference import read_config
 
 MOST_TOKENS = 65_536  # of one answer
 LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
@@ -19,6 +20,7 @@ PROMPTS = ("prompt", "messages", "input")
 
 def serve(model: str, host: str = "localhost", port: int = 8000, device: str = "auto") -> None:
     """Serves a model, in a folder or on the Hub, until the process is stopped."""
+    read_config(model)
     require("serve")
     from transformers.cli.serve import Serve
     from transformers.cli.serving import server

@@ -4,6 +4,7 @@ draw_kept_patches    the patches that a heuristic keeps (HuggingGreen, Figures 2
 draw_context_scores  where MobileViTv2's context comes from, at one output stride (its Figures 5 and 8)
 draw_classes         the class of each pixel, as a colour, over the image
 draw_boxes           boxes with the names of what is in them
+prediction_sheet     pictures, right and wrong, with what a model says of them
 draw_rollout         which patches CLS has drawn from, through all layers (Abnar & Zuidema 2020)
 """
 
@@ -11,18 +12,21 @@ import colorsys
 from collections.abc import Sequence
 
 import torch
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageColor, ImageDraw, ImageFont, ImageOps
 from torch import Tensor, nn
 
-LARGE, TEXT = 320, 13  # side of a picture with names in it, and the size of these
-BACKGROUND, DROPPED = (255, 255, 255), (40, 44, 60)
+from .charts import COLOURS
+
+FIRST = [colour for colour in COLOURS if colour != "#000000"]  # which is what does not count
+BACKGROUND, DROPPED = (255, 255, 255), (62, 78, 118)
+FEW_BOXES = 3  # are all named
 SCALE = {"black": (12, 8, 60), "mid": (214, 60, 90), "white": (255, 244, 170)}  # dark blue, red, light yellow
 
 
 def draw_kept_patches(image: Image.Image, patch_indices: Tensor, grid: tuple[int, int]) -> Image.Image:
-    """The image with all patches but those in `patch_indices` (k,), counted row by row, darkened.
+    """The image with all patches but those in `patch_indices` (k,), counted row by row, in dark blue.
 
-    Dark and without colour: faded to white, dropped patches of a white ground would look like kept ones.
+    Faded to white, or only darkened, dropped patches of a white or black ground would look like kept ones.
     """
     rows, columns = grid
     kept = torch.zeros(rows * columns, dtype=torch.uint8)
@@ -44,7 +48,9 @@ def draw_heat(image: Image.Image, heat: Tensor, opacity: float = 0.6) -> Image.I
 
 
 def colour_of(index: int) -> tuple[int, int, int]:
-    """Of a class: hues by the golden ratio, so that neighbours differ."""
+    """Of a class: those of charts first, then hues by the golden ratio, so that neighbours differ."""
+    if index < len(FIRST):
+        return ImageColor.getrgb(FIRST[index])
     red, green, blue = colorsys.hsv_to_rgb(index * 0.618034 % 1, 0.85 if index % 2 else 0.6, 0.95 - 0.25 * (index % 3))
     return round(255 * red), round(255 * green), round(255 * blue)
 
@@ -57,45 +63,37 @@ def draw_classes(image: Image.Image, classes: Tensor, opacity: float = 0.6) -> I
     return Image.blend(image.convert("RGB"), mask.convert("RGB").resize(image.size, Image.Resampling.NEAREST), opacity)
 
 
-def draw_legend(names: Sequence[str], side: int = LARGE) -> Image.Image:
-    """The classes with their colours, in two columns; as many as a square has room for."""
-    line, column = 20, side // 2
-    rows = min(-(-len(names) // 2), side // line)
-    picture, font = Image.new("RGB", (side, rows * line), BACKGROUND), ImageFont.load_default(TEXT)
+def draw_legend(names: Sequence[str], width: int = 192) -> Image.Image:
+    """The classes with their colours, in as many lines as they need."""
+    font, line, places, left, top = ImageFont.load_default(15), 24, [], 4, 0
+    for name in names:
+        room = 34 + round(font.getlength(name))
+        if left + room > width and left > 4:
+            left, top = 4, top + line
+        places.append((left, top))
+        left += room
+    picture = Image.new("RGB", (width, top + line), BACKGROUND)
     draw = ImageDraw.Draw(picture)
-    for index, name in enumerate(names[: 2 * rows]):
-        left, top = index // rows * column, index % rows * line
-        draw.rectangle((left, top, left + 14, top + line - 4), fill=colour_of(index))
-        draw.text((left + 20, top), name, font=font, fill="black")
+    for index, (name, (left, top)) in enumerate(zip(names, places, strict=True)):
+        draw.rectangle((left, top + 4, left + 16, top + 20), fill=colour_of(index))
+        draw.text((left + 22, top + line // 2), name, font=font, fill="black", anchor="lm")
     return picture
 
 
 def draw_boxes(image: Image.Image, boxes: Tensor, classes: Sequence[int], names: Sequence[str]) -> Image.Image:
-    """Boxes (n, 4) as cx, cy, w, h, shares of the image, with the names of their classes."""
-    picture, font = image.convert("RGB"), ImageFont.load_default(TEXT)
-    draw, tags = ImageDraw.Draw(picture), []
+    """Boxes (n, 4) as cx, cy, w, h, shares of the image, with the names of their classes where there is room."""
+    picture, font = image.convert("RGB"), ImageFont.load_default(13)
+    draw = ImageDraw.Draw(picture)
     for (cx, cy, w, h), label in zip(boxes.tolist(), classes, strict=True):
         left, right = ((cx + side * w / 2) * image.width for side in (-1, 1))
         top, bottom = ((cy + side * h / 2) * image.height for side in (-1, 1))
         draw.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), outline=colour_of(label), width=2)
-        tags.append((left, top, label))
-    for left, top, label in tags:  # after all boxes, lest they cross them out
-        width, height = draw.textbbox((0, 0), names[label], font=font)[2:]
-        left = max(0, min(left, image.width - width - 3))
-        top = top - height if top >= height else max(0, top)  # above the box, if that is inside the image
-        draw.rectangle((left, top, left + width + 2, top + height), fill=colour_of(label))
-        draw.text((left + 2, top), names[label], font=font, fill=ink_on(colour_of(label)))
+        length = font.getlength(names[label]) + 6
+        if len(boxes) <= FEW_BOXES or length <= right - left:
+            left, top = max(0, min(left, image.width - length)), max(0, top - 16)  # above the box, not over it
+            draw.rectangle((left, top, left + length, top + 16), fill=colour_of(label))
+            draw.text((left + 3, top + 8), names[label], font=font, fill="white", anchor="lm")
     return picture
-
-
-def ink_on(colour: tuple[int, int, int]) -> str:
-    """What is read on a colour, by its brightness."""
-    return "black" if 0.3 * colour[0] + 0.6 * colour[1] + 0.1 * colour[2] > 128 else "white"
-
-
-def enlarge(image: Image.Image) -> Image.Image:
-    """As large as a sheet of `LARGE` cells shows it, for lines and names to be drawn on."""
-    return ImageOps.contain(image, (LARGE, LARGE))
 
 
 @torch.no_grad()
@@ -157,20 +155,64 @@ def draw_context_scores(model: nn.Module, pixel_values: Tensor, image: Image.Ima
     return draw_heat(image, maps[stride][0].mean(0))  # over latent tokens
 
 
-def contact_sheet(rows: list[tuple[str, list[Image.Image]]], titles: list[str], cell: int = 192) -> Image.Image:
-    """Rows of pictures with their names, under column titles."""
+def contact_sheet(
+    rows: list[tuple[str, list[Image.Image]]],
+    titles: list[str],
+    cell: int = 192,
+    classes: Sequence[str] = (),
+) -> Image.Image:
+    """Rows of pictures with their names, under column titles; `classes` are named with their colours below."""
     font = ImageFont.load_default(20)  # still read where a page shows the sheet at half its size
-    margin, top = 8 + max(round(font.getlength(name)) for name, _ in rows), 32
-    fitted = [[ImageOps.contain(picture, (cell, cell)) for picture in pictures] for _, pictures in rows]
-    heights = [max(picture.height for picture in row) for row in fitted]
-    size = margin + max(map(len, fitted)) * (cell + 4), top + sum(heights) + 4 * len(rows)
-    sheet = Image.new("RGB", size, BACKGROUND)
+    margin, header = 8 + max(round(font.getlength(name)) for name, _ in rows), 32
+    columns = max(len(pictures) for _, pictures in rows)
+    rows = [(name, [ImageOps.contain(picture, (cell, cell)) for picture in pictures]) for name, pictures in rows]
+    heights = [4 + max(picture.height for picture in pictures) for _, pictures in rows]
+    width = margin + columns * (cell + 4)
+    legend = draw_legend(classes, width) if classes else Image.new("RGB", (width, 0))
+    sheet = Image.new("RGB", (width, header + sum(heights) + legend.height), BACKGROUND)
     draw = ImageDraw.Draw(sheet)
     for column, title in enumerate(titles):
         draw.text((margin + column * (cell + 4), 4), title, font=font, fill="black")
-    for (name, _), pictures, height in zip(rows, fitted, heights, strict=True):
+    top = header
+    for (name, pictures), height in zip(rows, heights, strict=True):
         draw.text((4, top + height // 2), name, font=font, fill="black", anchor="lm")
         for column, picture in enumerate(pictures):
             sheet.paste(picture, (margin + column * (cell + 4), top))
-        top += height + 4
+        top += height
+    sheet.paste(legend, (0, top))
     return sheet
+
+
+def prediction_sheet(
+    groups: list[tuple[str, list[tuple[Image.Image, str]]]], columns: int = 4, cell: int = 176
+) -> Image.Image:
+    """Pictures with a caption below each, `columns` in a row, under the title of their group."""
+    font, small = ImageFont.load_default(18), ImageFont.load_default(15)
+    header, line = 30, 24
+    rows = [(len(pictures) + columns - 1) // columns for _, pictures in groups]
+    height = sum(header + count * (cell + line) for count in rows)
+    sheet = Image.new("RGB", (columns * (cell + 8), height), BACKGROUND)
+    draw, top = ImageDraw.Draw(sheet), 0
+    for (title, pictures), count in zip(groups, rows, strict=True):
+        draw.text((4, top + header // 2), title, font=font, fill="black", anchor="lm")
+        top += header
+        for index, (picture, caption) in enumerate(pictures):
+            left, upper = (index % columns) * (cell + 8) + 4, top + index // columns * (cell + line)
+            # Of so few pixels that a smooth enlargement would show none of them.
+            way = Image.Resampling.NEAREST if max(picture.size) < 16 else Image.Resampling.BICUBIC
+            fitted = ImageOps.contain(picture.convert("RGB"), (cell, cell), way)
+            sheet.paste(fitted, (left + (cell - fitted.width) // 2, upper + (cell - fitted.height) // 2))
+            draw.text(
+                (left, upper + cell + line // 2), fitting(caption, small, cell), font=small, fill="black", anchor="lm"
+            )
+        top += count * (cell + line)
+    return sheet
+
+
+def fitting(text: str, font: ImageFont.ImageFont, width: int) -> str:
+    """As much of it as there is room for."""
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + "…") > width:
+        text = text[:-1]
+    return text + "…"

@@ -1,4 +1,4 @@
-"""Draws what the models look at, as contact sheets: make pictures ARGS="--help".
+"""Draws what the models look at, as contact sheets: python scripts/draw_pictures.py --help.
 
 Three PNG files: what each heuristic of HuggingGreenViT keeps of an image, where MobileViTv2's context comes from, and
 the attention rollout of a ViT. Kept patches need no trained model. The other two show a model of yours (--mobilevit,

@@ -17,11 +17,11 @@ from hf_efficient.attention import get_attention, list_attentions
 ROOT = Path(__file__).parents[1]
 PACKAGE, SCRIPTS, BENCHMARKS = ROOT / "hf_efficient", ROOT / "scripts", ROOT / "benchmarks"
 
-# torch, transformers <- linear <- attention <- layers <- models <- training, hub, model_card <- experiments <- cli,
-# scripts, benchmarks.
+# torch, transformers <- linear <- attention <- layers <- models <- training, hub, model_card <- experiments, app
+# <- cli, scripts, benchmarks.
 # A room is a folder or a file directly in the package; each is listed with the rooms that it may import beside itself.
 WORDS = {"errors", "extras", "tables"}  # of commands: they know nothing of models
-LEFT = {"linear", "attention", "layers", "models", "remote_code", "data", "energy", "visualization", "zoo"}
+LEFT = {"linear", "attention", "layers", "models", "remote_code", "data", "energy", "charts", "visualization", "zoo"}
 USE = {"inference", "onnx_export", "onnx_language", "serving"}
 RIGHT = {"training", "hub", "model_card"}
 MAY_IMPORT = {
@@ -31,15 +31,17 @@ MAY_IMPORT = {
     "remote_code": {"attention"},
     "models": {"linear", "attention", "layers", "remote_code"},
     "data": set(),
-    "energy": set(),
-    "visualization": set(),
+    "charts": set(),
+    "energy": {"charts"},
+    "visualization": {"charts"},
     "torchao_messages": set(),
     "zoo": set(),
     **dict.fromkeys(WORDS, WORDS),
     **{room: LEFT | WORDS | USE | {"__init__"} for room in USE},
     **{room: LEFT | WORDS | USE | RIGHT | {"__init__"} for room in RIGHT},
     "experiments": LEFT | WORDS | USE | RIGHT | {"__init__"},
-    "cli": LEFT | WORDS | USE | RIGHT | {"experiments", "__init__"},
+    "app": LEFT | WORDS | USE | {"hub", "__init__"},
+    "cli": LEFT | WORDS | USE | RIGHT | {"experiments", "app", "__init__"},
     "__main__": {"cli"},
     "__init__": LEFT | RIGHT | {"torchao_messages"},
 }
@@ -54,7 +56,7 @@ LIGHT = {
     "import hf_efficient": {"datasets", "codecarbon", "matplotlib", "transformers.trainer", "hf_efficient.training"},
     "import hf_efficient.energy": {"codecarbon", "matplotlib", "pandas"},
     "from hf_efficient.cli import main; main(['--help']); main(['list', 'configs'])": {
-        *("datasets", "matplotlib", "codecarbon", "onnx", "sklearn"),
+        *("datasets", "matplotlib", "codecarbon", "onnx", "sklearn", "gradio"),
     },
 }
 

@@ -147,7 +147,7 @@ def test_the_metadata_is_what_the_hub_reads(folder):
     )
     assert data.datasets == ["uoft-cs/cifar10"] and data.metrics == ["accuracy", "f1"]
     assert data.tags == ["hf_efficient", "hugginggreen_vit"]
-    assert data.model_name == "cifar10_hugginggreen_vit_small"
+    assert data.model_name == "run-cifar10"  # its folder, and its data
 
 
 def test_the_figures_are_those_of_the_results(folder):
@@ -174,7 +174,8 @@ def test_fine_tuning_is_called_so(weights, tmp_path):
     data = render_card(make_run(tmp_path / "run", weights["classifier"], settings=settings)).data
     assert data.co2_eq_emissions["training_type"] == "fine-tuning" and data.base_model == "google/vit-base-patch16-224"
     settings["model"] = {"pretrained": "/home/me/encoder"}
-    assert render_card(make_run(tmp_path / "2", weights["classifier"], settings=settings)).data.base_model is None
+    card = render_card(make_run(tmp_path / "2", weights["classifier"], settings=settings))
+    assert card.data.base_model is None and "from the weights of `encoder`" in card.text
 
 
 def test_an_unknown_country_is_not_made_up(weights, tmp_path):
@@ -193,9 +194,69 @@ def test_the_text_says_how_it_was_made_and_how_that_is_known(folder):
     assert "HuggingGreenViT for image classification with 12,345 parameters, trained on CIFAR-10." in text
     assert "keep 8 of 16 patches, drawn by variance; evaluation sees all of them." in text
     assert "\npython scripts/train_image_classifier.py configs/cifar10_small.yaml\n" in text
-    assert "CPU estimated from load (20 W · load)" in text and "| **train** | 20 | 2,000 | 0 | 1,000 | 3,000 |" in text
+    assert "took 1 Wh in 22 s, 0.5 g CO2e; partly or wholly estimated." in text
+    assert "| train | 20 | 3,000 | 3 | 0.4167 |" in text and "CPU 2,400 J, RAM 1,200 J" in text
+    assert "CPU estimated from load (20 W · load)" in text
     assert "best accuracy (step 126), on the same images" in text and "with seed 7" in text
     assert "/home/me" not in text and "\n\n\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("folder", "dataset", "given", "name"),
+    [
+        ("ft1", "/home/me/shapes", None, "ft1-shapes"),
+        ("shapes_vit", "/home/me/shapes", None, "shapes_vit"),
+        ("tiny_imagenet_vit", "tiny-imagenet", None, "tiny_imagenet_vit"),
+        ("ft1", "me/my-shapes", None, "ft1-my-shapes"),
+        ("ft1", "shapes", "by_hand", "by_hand"),
+        ("wide/seed_1", "mnist", None, "wide-seed_1-mnist"),
+        ("ft1", None, None, "ft1"),
+    ],
+)
+def test_it_is_named_after_its_folder_and_data(weights, tmp_path, folder, dataset, given, name):
+    (tmp_path / folder).parent.mkdir(exist_ok=True)
+    settings = {**RESULTS["settings"], "training": {"run_name": given} if given else {}}
+    run = make_run(tmp_path / folder, weights["classifier"], dataset=dataset, settings=settings)
+    card = render_card(run)
+    assert f"\n# {name}\n" in card.text and f'"{name}"' in card.text
+    assert "cifar10_hugginggreen" not in str(card)
+
+
+def test_pictures_beside_the_card_are_in_it(folder, tmp_path):
+    assert "![" not in render_card(folder).text and render_card(folder).data.get("widget") is None
+    for name in ("predictions", "confusion", "curves", "example"):
+        Image.new("RGB", (4, 4)).save(folder / f"{name}.png")
+    card = ModelCard.load(write_card(folder))
+    assert re.findall(r"!\[.+\]\((.+)\)", card.text) == ["predictions.png", "confusion.png", "curves.png"]
+    assert card.data.widget == [{"src": "example.png", "example_title": "One of its images"}]
+    elsewhere = ModelCard.load(write_card(folder, tmp_path / "cards" / "run.md"))
+    assert "![" not in elsewhere.text and elsewhere.data.get("widget") is None
+
+
+def test_texts_to_try_it_with(weights):
+    assert render_card(weights["language_model"]).data.widget == [{"text": "The import statement"}]
+
+
+def test_no_folder_of_the_machine_is_in_it(weights, tmp_path):
+    command = "hf-efficient train cifar10 --dataset=/home/me/birds --pretrained ~/encoder --output-dir /home/me/out"
+    settings = {
+        "dataset": {"name": "/home/me/birds", "image_folder": "/home/me/my photos", "columns": ["/home/me/a", "b/c"]},
+        "model": {"pretrained": "/home/me/encoder"},
+        "training": {"output_dir": "/home/me/out", "hub_model_id": "me/birds"},
+        "energy": {"country": "DEU"},
+    }
+    changes = {"dataset": "/home/me/birds", "command": command, "settings": settings}
+    text = str(render_card(make_run(tmp_path / "run", weights["classifier"], **changes)))
+    assert "/home" not in text and "~/" not in text and str(tmp_path) not in text
+    assert "hf-efficient train cifar10 --dataset=birds --pretrained encoder\n" in text
+    assert "b/c" in text and "me/birds" in text and "github.com" not in text
+
+
+def test_alarms_are_behind_a_fold(weights, tmp_path):
+    energy = replace(ENERGY, alarms={"ram-share": "mostly memory", "unknown": "who knows"})
+    text = render_card(make_run(tmp_path / "run", weights["classifier"], energy)).text
+    before, fold = text.split("<details><summary>How this is known, and 2 alarms</summary>")
+    assert "mostly memory" not in before and "**Alarm**: mostly memory" in fold.partition("</details>")[0]
 
 
 def test_a_frozen_backbone_dropped_no_patches(weights, tmp_path):
@@ -259,9 +320,11 @@ def test_a_comparison_says_what_is_worse_and_what_differs(folder, weights, tmp_p
     changes = {"run": "rival", "metrics": {"eval_accuracy": 0.75}, "train_seconds": 40.0, "threads": 1}
     rival = make_run(tmp_path / "rival", weights["classifier"], replace(ENERGY, rows=rows), **changes)
     text = render_card(folder, compare_with=[rival]).text
-    assert "| rival | 12,345 | 1,260 | 40 | 0.7500 | 1,800 |" in text
-    words = "Against rival: accuracy 0.1250 worse, 2.00 of its energy (3,600 J and 1,800 J, so no saving), 2.00 of its"
-    assert f"{words} time. Besides the model, threads differ." in text
+    assert "| rival-cifar10 | 12,345 | 1,260 | 40 | 0.7500 | 1,800 |" in text
+    assert (
+        "Against rival-cifar10: accuracy 0.1250 worse, 2.00 of its energy (3,600 J and 1,800 J, so no saving)" in text
+    )
+    assert ", 2.00 of its time. Besides the model, threads differ." in text
     turned = render_card(rival, compare_with=[folder]).text
     assert "accuracy 0.1250 better, 0.50 of its energy (1,800 J and 3,600 J), 0.50 of its time." in turned
 

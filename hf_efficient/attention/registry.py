@@ -62,6 +62,11 @@ def get_attention(name: str) -> type[Attention]:
     return _MECHANISMS[name]
 
 
+def is_linear(cost: str) -> bool:
+    """Whether a cost such as "2ND² + NR" grows no faster than the number of tokens N."""
+    return not any(faster in cost for faster in ("N²", "log N", "R+C"))  # rows and columns: √N
+
+
 def attention_options(name: str) -> dict[str, object]:
     """The options of a mechanism with their defaults: what `build_attention` takes beyond sizes and `causal`."""
     options = {}

@@ -4,7 +4,9 @@ The first line of a subcommand's docstring and its first example are what `hf-ef
 import what is slow, or optional, inside their functions.
 """
 
+import atexit
 import difflib
+import gc
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -12,11 +14,14 @@ from importlib import import_module
 from ..errors import CommandError
 
 COMMANDS = ("train", "evaluate", "predict", "serve", "export", "push", "pull", "compare", "energy", "bench")
-COMMANDS += ("zoo", "list", "cache", "new-mechanism")
+COMMANDS += ("claims", "leaderboard", "app", "space", "zoo", "list", "cache", "new-mechanism")
 HELP = """Efficient transformers that behave like any other Hugging Face model.
 
 usage: hf-efficient COMMAND ...   (`python -m hf_efficient` is the same)
 """
+
+# At its end Python looks for garbage among millions of objects of modules: a second, and on a busy machine many.
+atexit.register(gc.freeze)
 
 
 def main(argv: list[str] | None = None) -> int:

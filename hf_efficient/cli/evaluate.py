@@ -1,6 +1,7 @@
 """Evaluate a model on a dataset: classifiers of images and texts, detectors, segmentation, language models.
 
     hf-efficient evaluate results/cifar10_hugginggreen_vit_small
+    hf-efficient evaluate results/cifar10_hugginggreen_vit_small --pictures looks
     hf-efficient evaluate results/pydocs_compressive_performer pydocs --split validation --output scores.json
 
 What is found is printed as a table and written as JSON. Data are read as by the run that trained the model: level,
@@ -32,6 +33,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--label-column", help="the same for the labels")
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a repository")
     parser.add_argument("--output", type=Path, help="the JSON file; by default evaluation.json in the model's folder")
+    parser.add_argument("--pictures", type=Path, metavar="DIR", help="where to draw confusions and predictions")
     arguments = vars(parser.parse_args(argv))
     require("train")
     from ..training.evaluation import evaluate

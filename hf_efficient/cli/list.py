@@ -63,6 +63,7 @@ def mechanisms(wanted: dict[str, bool]) -> list[tuple[str, ...]]:
         wanted: option -> whether a mechanism must or must not have that.
     """
     from ..attention import get_attention, list_attentions
+    from ..attention.registry import is_linear
 
     rows = [("mechanism", "cost", *(name for name in FLAGS), "paper")]
     for name in list_attentions():
@@ -73,11 +74,6 @@ def mechanisms(wanted: dict[str, bool]) -> list[tuple[str, ...]]:
             marks = ["yes" if has[option.replace("-", "_")] else "-" for option in FLAGS]
             rows.append((name, cls.cost, *marks, cls.paper))
     return rows
-
-
-def is_linear(cost: str) -> bool:
-    """Whether a cost such as "2ND² + NR" grows no faster than the number of tokens N."""
-    return not any(faster in cost for faster in ("N²", "log N", "R+C"))  # rows and columns: √N
 
 
 def configs(task: str | None) -> list[tuple[str, ...]]:

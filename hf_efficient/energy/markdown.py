@@ -3,13 +3,34 @@
 from .report import COMPONENTS, METHODS, TRAINING, EnergyReport
 
 
-def write_report(report: EnergyReport, by_epoch: bool = True) -> str:
+def write_report(report: EnergyReport) -> str:
     lines = [f"**Energy**: {headline(report)}", ""]
     if report.rows:
-        lines += [*_table(report, by_epoch), ""]
+        lines += [*_table(report), ""]
     lines += [
         f"- {line}" for line in (*_provenance(report), *(f"**Alarm**: {alarm}" for alarm in report.alarms.values()))
     ]
+    return "\n".join(lines) + "\n"
+
+
+def write_summary(report: EnergyReport) -> str:
+    """For a card: one sentence, a small table, and behind a fold how that is known, with the alarms."""
+    took = "Training, its evaluations included, took " if report.components else "Energy was "
+    lines = [f"{took}{headline(report)}.", ""]
+    if report.rows:
+        head = ["phase", "s", "J", f"J/{report.unit}", "g CO2e"]
+        lines += [f"| {' | '.join(head)} |", "| --- | ---: | ---: | ---: | ---: |"]
+        for phase in report.phases:
+            values = [report.seconds(phase), report.joules(phase), report.joules_per_item(phase), report.grams(phase)]
+            lines.append(f"| {' | '.join([phase, *map(amount, values)])} |")
+        lines.append("")
+    parts = {part.name.upper(): report.joules(component=part.name) for part in report.components}
+    found = [f"of it {', '.join(f'{name} {amount(joules)} J' for name, joules in parts.items())}"] if parts else []
+    found += [*_provenance(report), *(f"**Alarm**: {alarm}" for alarm in report.alarms.values())]
+    if found:
+        alarms = f", and {len(report.alarms)} alarm{'s' * (len(report.alarms) > 1)}" if report.alarms else ""
+        lines += [f"<details><summary>How this is known{alarms}</summary>", "", *(f"- {line}" for line in found), ""]
+        lines.append("</details>")
     return "\n".join(lines) + "\n"
 
 
@@ -26,22 +47,21 @@ def headline(report: EnergyReport) -> str:
     return f"{kwh(report.joules())}{net} in {spent}{carbon}; {word}"
 
 
-def _table(report: EnergyReport, by_epoch: bool) -> list[str]:
-    """Epochs by phase if asked for, then the sums."""
+def _table(report: EnergyReport) -> list[str]:
+    """Epochs by phase, then the sums."""
     has_net = report.net_joules(report.phases) is not None
-    head = [*(["epoch"] if by_epoch else []), "phase", "s", "CPU J", "GPU J", "RAM J", "sum J"]
+    head = ["epoch", "phase", "s", "CPU J", "GPU J", "RAM J", "sum J"]
     head += [*(["net J"] if has_net else []), f"J/{report.unit}", "g CO2e"]
     lines = [f"| {' | '.join(head)} |", f"| {' | '.join('---' if name == 'phase' else '---:' for name in head)} |"]
     totals = [("", TRAINING, None, "train + eval")] + [("", phase, None, phase) for phase in report.phases]
-    cells = [(str(epoch) if epoch else "", phase, epoch, phase) for phase, epoch in report.steps() if by_epoch]
+    cells = [(str(epoch) if epoch else "", phase, epoch, phase) for phase, epoch in report.steps()]
     for label, phases, epoch, name in cells + totals:
         bold = "**" if label == "" and epoch is None else ""
         energies = [report.joules(phases, epoch, part) for part in (*COMPONENTS, "joules")]
         energies += [report.net_joules(phases, epoch)] if has_net else []
         per_item = None if phases == TRAINING else report.joules_per_item(phases, epoch)
         values = [report.seconds(phases, epoch), *energies, per_item, report.grams(phases, epoch)]
-        names = [*([label] if by_epoch else []), f"{bold}{name}{bold}"]
-        lines.append(f"| {' | '.join([*names, *map(amount, values)])} |")
+        lines.append(f"| {' | '.join([label, f'{bold}{name}{bold}', *map(amount, values)])} |")
     return lines
 
 

@@ -2,19 +2,10 @@
 
 from pathlib import Path
 
+from ..charts import new_figure
 from .report import COMPONENTS, METHODS, EnergyReport
 
 COLOURS = {"cpu": "#4c72b0", "gpu": "#55a868", "ram": "#b0b0b0"}
-
-
-def new_figure(width: float, height: float):
-    """A matplotlib Figure that is drawn into a file."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure((width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def plot_report(report: EnergyReport, path: str | Path) -> None:

@@ -224,10 +224,16 @@ class EnergyReport:
             "hardware_used": self.hardware,
         }
 
-    def to_markdown(self, by_epoch: bool = True) -> str:
+    def to_markdown(self) -> str:
         from .markdown import write_report
 
-        return write_report(self, by_epoch)
+        return write_report(self)
+
+    def to_card(self) -> str:
+        """The same in short, for a model card."""
+        from .markdown import write_summary
+
+        return write_summary(self)
 
     def plot(self, path: str | Path) -> None:
         """Draws energy by epoch, phase and component into a PNG."""

@@ -45,6 +45,7 @@ class Arm:
         config_sha256: of the config's content: another content is another run.
         pace, steps: fixed by the rehearsal.
         scores: by seed.
+        metrics: by seed, all that was measured on the split of the scores.
         curves: by seed, what validation said meanwhile: (step, metric).
     """
 
@@ -53,6 +54,7 @@ class Arm:
     pace: Pace | None = None
     steps: int = 0
     scores: dict[int, float] = field(default_factory=dict)
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     curves: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
 
     @classmethod
@@ -69,9 +71,10 @@ class Arm:
 
     @classmethod
     def from_json(cls, found: dict) -> "Arm":
-        arm = cls(**{each.name: found[each.name] for each in fields(cls) if each.name != "curves"})
-        arm.pace, arm.curves = Pace(**arm.pace), found.get("curves", {})  # the first records had none
-        arm.scores, arm.curves = ({int(seed): x for seed, x in by.items()} for by in (arm.scores, arm.curves))
+        arm = cls(**{each.name: found.get(each.name, {}) for each in fields(cls)})  # the first records had no curves
+        arm.pace = Pace(**arm.pace)
+        for name in ("scores", "metrics", "curves"):
+            setattr(arm, name, {int(seed): x for seed, x in getattr(arm, name).items()})
         return arm
 
 
@@ -115,11 +118,12 @@ class Record:
         arm.pace, arm.steps = pace, pace.steps(Budget.parse(self.budget))
         self.arms[name] = arm
 
-    def add_score(self, repetition: Repetition, metric: str, value: float) -> None:
+    def add_score(self, repetition: Repetition, metric: str, metrics: dict[str, float]) -> None:
         if self.metric not in ("", metric):
             raise ExperimentError(f"runs are judged by {self.metric} and by {metric}: they can't be compared.")
         self.metric, arm = metric, self.arms[repetition.variant.name]
-        arm.scores[repetition.seed] = value
+        arm.scores[repetition.seed] = metrics[metric]
+        arm.metrics[repetition.seed] = metrics
         arm.curves[repetition.seed] = curve(repetition, metric)
 
     def add_command(self, command: str) -> None:
@@ -138,16 +142,16 @@ class Record:
         replace_file(file, json.dumps(self.to_json(), indent=2) + "\n")
 
 
-def score(repetition: Repetition) -> tuple[str, float]:
-    """The metric that a run was judged by, of the split by which nothing was chosen."""
+def score(repetition: Repetition) -> tuple[str, dict[str, float]]:
+    """The metric that a run was judged by, and all metrics, of the split by which nothing was chosen."""
     try:
         results = json.loads((repetition.folder / RESULTS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ExperimentError(f"{repetition.label} left no readable {RESULTS}: {error}") from error
     wanted = (results["metric_for_best_model"] or "loss").removeprefix("eval_")
-    for name in (f"test_{wanted}", f"eval_{wanted}"):
-        if results["metrics"].get(name) is not None:
-            return name, results["metrics"][name]
+    for split in ("test_", "eval_"):
+        if results["metrics"].get(f"{split}{wanted}") is not None:
+            return f"{split}{wanted}", {name: x for name, x in results["metrics"].items() if name.startswith(split)}
     raise ExperimentError(f"{repetition.label} has no {wanted} in its {RESULTS}.")
 
 

@@ -51,6 +51,7 @@ def demonstrate(output: Path = Path("results/demo"), steps: int | None = None) -
     print(f'  hf-efficient predict {text} "{PROMPT}"')
     print(f"  hf-efficient export {images} --to {images / 'model.onnx'}")
     print("  hf-efficient list configs")
+    print(f"  hf-efficient app {images} {text}")
 
 
 def train(name: str, folder: Path, steps: int | None) -> Path:

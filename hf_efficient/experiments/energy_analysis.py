@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ..energy.carbon import Grid
@@ -60,6 +60,12 @@ def analyse(outcomes: Sequence[Outcome]) -> Analysis:
         tuple(compare_all(energies)),
         tuple(compare_all(scores, ratio=False)),
     )
+
+
+def read_analysis(record: dict) -> Analysis:
+    """From what report.json holds."""
+    names = [field.name for field in fields(Outcome)]
+    return analyse([Outcome(**{name: row[name] for name in names}) for row in record["outcomes"]])
 
 
 def _sample(outcomes: Sequence[Outcome], what: str, variant: str, factor: float = 1) -> dict[int, float]:

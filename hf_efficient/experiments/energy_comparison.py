@@ -53,11 +53,12 @@ def compare_energy(
         score = "" if outcome.f1_micro is None else f", micro-F1 {100 * outcome.f1_micro:.2f} %"
         print(f"    {kwh(outcome.train)} in {outcome.seconds:.1f} s{score}", flush=True)
     analysis = analyse(outcomes)
-    plot_energies(analysis, output_dir / ENERGIES)
-    plot_trade_off(analysis, output_dir / TRADE_OFF)
+    arms = {variant.name: variant.words for variant in variants}
+    plot_energies(analysis, arms).save(output_dir / ENERGIES)
+    plot_trade_off(analysis, arms).save(output_dir / TRADE_OFF)
     reports = [read_report(repetition) for repetition in planned]
     text = write_markdown(analysis, planned, reports, grids, goal)
-    record = {**asdict(analysis), "outcomes": to_record(outcomes)}
+    record = {"arms": arms, **asdict(analysis), "outcomes": to_record(outcomes)}
     (output_dir / "report.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     print(*conclude(analysis), *(judge(analysis, goal) if len(variants) > 1 else ()), sep="\n")
     print(f"report: {save(output_dir, text)}")

@@ -70,51 +70,62 @@ def compare_at_equal_budget(
         return {}
     run_all(left, jobs, known, file)
     found, picture = known.to_json(), file.with_suffix(".png")
-    plot_curves(found, picture)
+    if (drawn := plot_curves(found)) is not None:
+        drawn.save(picture)
     print(f"\n{table(found)}\n\nWritten to {file} and {picture.name}", flush=True)
     return found
 
 
 def calibrate(known: Record, variants: Sequence[Variant], common: Sequence[str], folder: Path) -> None:
-    """Rehearses those that the record does not have yet, and adds them to it.
-
-    If it has others, its first one is rehearsed with them: the seconds are those of the machine that rehearsed it.
-    """
+    """Rehearses those that the record does not have yet, and adds them to it."""
     arms = {variant.name: Arm.of(variant, common) for variant in variants}
     new = [variant for variant in variants if not known.has(variant.name, arms[variant.name])]
     if not new:
         return
     words = {variant.name: (str(variant.config), [*common, *variant.overrides]) for variant in new}
     yardstick = next(iter(known.arms), None)
-    if yardstick is not None:
+    if yardstick is None:
+        paces = rehearse(words, folder)
+    else:
         name, *overrides = known.arms[yardstick].settings
-        words[yardstick] = (str(Variant.parse(name).config), overrides)
-    paces = rehearse(words, folder)
-    factor = 1.0
-    if yardstick is not None:
-        factor = known.arms[yardstick].pace.seconds_per_step / paces[yardstick].seconds_per_step
+        paces = rehearse_beside(known.arms[yardstick].pace, (name, overrides), words, folder)
     for variant in new:
-        pace = paces[variant.name]
-        known.add(variant.name, arms[variant.name], replace(pace, seconds_per_step=factor * pace.seconds_per_step))
+        known.add(variant.name, arms[variant.name], paces[variant.name])
 
 
-def rehearse(runs: dict[str, tuple[str, list[str]]], folder: Path) -> dict[str, Pace]:
-    """The pace of each: some steps of all of them, in turns."""
-    print(f"Rehearsing {', '.join(runs)}: nothing else should run now.", flush=True)
+def rehearse_beside(
+    known: Pace, yardstick: tuple[str, list[str]], runs: dict[str, tuple[str, list[str]]], folder: Path, **options
+) -> dict[str, Pace]:
+    """The paces of new runs, in seconds of the machine on which the yardstick's was `known`."""
+    paces = rehearse({**runs, "": yardstick}, folder, **options)
+    factor = known.seconds_per_step / paces.pop("").seconds_per_step
+    return {name: replace(pace, seconds_per_step=factor * pace.seconds_per_step) for name, pace in paces.items()}
+
+
+def rehearse(
+    runs: dict[str, tuple[str, list[str]]], folder: Path, rounds: int | None = None, seconds: float | None = None
+) -> dict[str, Pace]:
+    """The pace of each: some steps of all of them, in turns.
+
+    Args:
+        runs: name -> config and what is set besides.
+        rounds, seconds: how many turns, and how long each is, where less will do.
+    """
+    print(f"Rehearsing {', '.join(filter(None, runs))}: nothing else should run now.", flush=True)
     rehearsals = {}
     for name, (config, words) in runs.items():
         trainer, run = prepare(config, ["--output_dir", str(folder), *words])
         rehearsals[name] = Rehearsal(trainer).__enter__()
     with EnergyMeter({**run.energy, "interval": 1.0}) as meter:
-        for _ in range(ROUNDS):
+        for _ in range(rounds or ROUNDS):
             for number, rehearsal in enumerate(rehearsals.values(), 1):
                 with meter.phase("train", epoch=number):
-                    rehearsal.play()
+                    rehearsal.play(seconds=seconds)
     paces = {}
     for number, (name, rehearsal) in enumerate(rehearsals.items(), 1):
-        joules, seconds = (of("train", epoch=number) for of in (meter.report().joules, meter.report().seconds))
+        joules, taken = (of("train", epoch=number) for of in (meter.report().joules, meter.report().seconds))
         method = "; ".join(map(str, meter.report().components))
-        watts = joules / seconds if joules else None
+        watts = joules / taken if joules else None
         paces[name] = Pace(rehearsal.seconds_per_step(), watts, method, torch.get_num_threads())
         rehearsal.__exit__()
     return paces
@@ -129,10 +140,10 @@ def run_all(left: Sequence[Repetition], jobs: int, known: Record, file: Path) ->
         if not is_finished(repetition):
             print(f"{repetition.label}: running", flush=True)
             finish(repetition, environment)
-        metric, value = score(repetition)
-        print(f"{repetition.label}: {metric} {value:.4f}", flush=True)
+        metric, metrics = score(repetition)
+        print(f"{repetition.label}: {metric} {metrics[metric]:.4f}", flush=True)
         with lock:
-            known.add_score(repetition, metric, value)
+            known.add_score(repetition, metric, metrics)
             known.save(file)
 
     with ThreadPoolExecutor(jobs) as pool:

@@ -55,6 +55,13 @@ class Variant:
         path = find_config(config)
         return cls(name or path.stem, path, tuple(overrides))
 
+    @property
+    def words(self) -> str:
+        """What it is: its config, and what is other than there."""
+        pairs = zip(self.overrides[::2], self.overrides[1::2], strict=True)
+        changes = [f"{key.removeprefix('--').replace('_', ' ')} {value}" for key, value in pairs]
+        return ", ".join([self.config.stem, *changes])
+
 
 @dataclass(frozen=True)
 class Repetition:

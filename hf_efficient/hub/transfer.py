@@ -55,6 +55,7 @@ def push(
     dry_run: bool = False,
     timeout: float | None = None,
     spent: float = 0.0,
+    kind: str = "model",
 ) -> Push:
     """Shares a folder, a model or processor (anything with `save_pretrained`), or a list of these in one commit.
 
@@ -64,14 +65,14 @@ def push(
     holds a token is refused: always if it is yours, and what looks like somebody else's unless `allow_tokens`.
 
     `timeout`: seconds for all of it, including retries; by default 120, and one more for each MiB. `spent`: those that
-    are over already, of a deadline for several pushes.
+    are over already, of a deadline for several pushes. `kind`: of the repository, "model" or "space".
     """
     with _as_folder(source) as folder:
         prefix = f"{path_in_repo.strip('/')}/" if path_in_repo else ""
         files = {prefix + name: path for name, path in contents.list_files(folder, left_out).items()}
         contents.refuse_token(files, token, allow_tokens)
         contents.refuse_hostile_files(folder)
-        upload = _Upload(_api(token), repo_id, files)
+        upload = _Upload(_api(token), repo_id, files, kind)
         call = Call(f"pushing to {repo_id}", timeout, token)
         call.allow(sum(path.stat().st_size for path in files.values()))
         call.spend(spent)
@@ -101,15 +102,17 @@ def _api(token: str | None) -> HfApi:
 class _Upload:
     """Files on their way to a repository. What is there already is looked up anew each time, so it can be repeated."""
 
-    def __init__(self, api: HfApi, repo_id: str, files: dict[str, Path]):
-        self.api, self.repo_id, self.files = api, repo_id, files
+    def __init__(self, api: HfApi, repo_id: str, files: dict[str, Path], kind: str):
+        self.api, self.repo_id, self.files, self.kind = api, repo_id, files, kind
 
     def send(self, private: bool | None, branch: str | None, tag: str | None, message: str) -> Push:
-        self.repo_id = self.api.create_repo(self.repo_id, private=private, exist_ok=True).repo_id
-        if private and not self.api.model_info(self.repo_id).private:
+        sdk = {"space_sdk": "gradio"} if self.kind == "space" else {}
+        made = self.api.create_repo(self.repo_id, private=private, exist_ok=True, repo_type=self.kind, **sdk)
+        self.repo_id = made.repo_id
+        if private and not self.info().private:
             raise HubError("private=True, but the repository is public. Change that on its page, or take another.")
         if branch:
-            self.api.create_branch(self.repo_id, branch=branch, exist_ok=True)
+            self.api.create_branch(self.repo_id, branch=branch, exist_ok=True, repo_type=self.kind)
         plan, head = self.plan(branch or "main")
         changed = bool(plan.sent or plan.removed)
         tagged = self.commit_of(tag) if tag else None
@@ -117,10 +120,10 @@ class _Upload:
             raise HubError(f"the tag {tag!r} stands for {tagged[:8]} already, and tags don't move. Take another name.")
         commit = self.commit(plan, head, message) if changed else head
         if tag and not tagged:
-            self.api.create_tag(self.repo_id, tag=tag, revision=commit)
+            self.api.create_tag(self.repo_id, tag=tag, revision=commit, repo_type=self.kind)
         if wrong := contents.differing(self.files, self.checksums(commit)):
             raise HubError(f"the Hub states another checksum for {', '.join(wrong)}. Push again.", transient=True)
-        url = f"{self.api.endpoint}/{self.repo_id}/tree/{commit}"
+        url = f"{self.api.endpoint}/{'' if self.kind == 'model' else self.kind + 's/'}{self.repo_id}/tree/{commit}"
         return Push(self.repo_id, plan.branch, plan.sent, plan.unchanged, plan.removed, commit, url)
 
     def preview(self, call: Call, branch: str) -> Push:
@@ -133,8 +136,8 @@ class _Upload:
 
     def plan(self, branch: str) -> tuple[Push, str]:
         """What there is to do on a branch, and its last commit."""
-        head = self.api.model_info(self.repo_id, revision=branch).sha
-        remote = list_remote(self.api, self.repo_id, head)
+        head = self.info(branch).sha
+        remote = list_remote(self.api, self.repo_id, head, self.kind)
         checksums = contents.expected(remote)
         unchanged = [n for n, path in self.files.items() if n in checksums and contents.is_intact(path, checksums[n])]
         sent = {name: path.stat().st_size for name, path in self.files.items() if name not in unchanged}
@@ -145,22 +148,30 @@ class _Upload:
         deletions = [CommitOperationDelete(name) for name in plan.removed]
         # `parent_commit`: if the answer to a commit is lost, repeating it must not make a second one.
         return self.api.create_commit(
-            self.repo_id, deletions + additions, commit_message=message, revision=plan.branch, parent_commit=head
+            self.repo_id,
+            deletions + additions,
+            commit_message=message,
+            revision=plan.branch,
+            parent_commit=head,
+            repo_type=self.kind,
         ).oid
+
+    def info(self, revision: str | None = None):
+        return self.api.repo_info(self.repo_id, revision=revision, repo_type=self.kind)
 
     def commit_of(self, revision: str) -> str | None:
         try:
-            return self.api.model_info(self.repo_id, revision=revision).sha
+            return self.info(revision).sha
         except RevisionNotFoundError:
             return None
 
     def checksums(self, commit: str) -> dict[str, str]:
-        remote = contents.expected(list_remote(self.api, self.repo_id, commit))
+        remote = contents.expected(list_remote(self.api, self.repo_id, commit, self.kind))
         return {name: remote.get(name, "missing") for name in self.files}
 
 
-def list_remote(api: HfApi, repo_id: str, revision: str) -> dict[str, RepoFile]:
-    entries = api.list_repo_tree(repo_id, recursive=True, revision=revision)
+def list_remote(api: HfApi, repo_id: str, revision: str, kind: str = "model") -> dict[str, RepoFile]:
+    entries = api.list_repo_tree(repo_id, recursive=True, revision=revision, repo_type=kind)
     return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
 
 

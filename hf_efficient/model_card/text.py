@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ..energy.markdown import amount
 from ..models.auto import FAMILIES
-from .trained_model import TrainedModel, metric_of
+from .trained_model import TrainedModel, metric_of, without_folders
 
 ABOUT = {
     "hugginggreen_vit": 'A Vision Transformer trained on the patches worth it (Limone & Iannotti, "HuggingGreen").',
@@ -23,7 +23,11 @@ def about(model: TrainedModel) -> str:
     size = f" with {results['parameters']:,} parameters" if "parameters" in results else ""
     data = f", trained on {model.dataset.title}" if model.dataset else ""
     prefix = FAMILIES[config.model_type].prefix if model.is_ours else f"transformers' `{config.model_type}`"
-    sentences = [f"{prefix} for {model.task.name.replace('-', ' ')}{size}{data}.", ABOUT.get(config.model_type, "")]
+    start = f", from the weights of `{without_folders(model.pretrained)}`" if model.pretrained else ""
+    sentences = [
+        f"{prefix} for {model.task.name.replace('-', ' ')}{size}{data}{start}.",
+        ABOUT.get(config.model_type, ""),
+    ]
     if getattr(config, "block", None) == "v1":
         sentences.append("Its blocks are those of the first version (MobileViT, Mehta & Rastegari 2021).")
     has_layers = getattr(config, "num_hidden_layers", 1) > 0

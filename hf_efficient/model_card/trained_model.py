@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,20 +18,22 @@ class Task(NamedTuple):
     name: str
     call: str | None  # how its pipeline is called; None where there is none
     samples: str = "images"  # what it is shown
+    text: str | None = None  # for people to try it with, on the Hub
 
 
 CLASSIFY = 'model("photo.png")'
-CONTINUE = 'model("The import statement", max_new_tokens=100, do_sample=True)'
+BEGINNING = "The import statement"
+CONTINUE = f'model("{BEGINNING}", max_new_tokens=100, do_sample=True)'
 TASKS = {
     "ForImageClassification": Task("image-classification", CLASSIFY),
     "ForObjectDetection": Task("object-detection", CLASSIFY),
     "ForSemanticSegmentation": Task("image-segmentation", CLASSIFY),
     "ForMaskedImageModeling": Task("image-feature-extraction", 'model("photo.png", pool=True)'),
-    "ForSequenceClassification": Task("text-classification", 'model("A film to see.")', "texts"),
+    "ForSequenceClassification": Task("text-classification", 'model("A film to see.")', "texts", "A film to see."),
     "ForSequencePairClassification": Task("text-classification", None, "texts"),
-    "ForMaskedLM": Task("fill-mask", 'model("A <mask> to see.")', "texts"),
-    "ForCausalLM": Task("text-generation", CONTINUE, "texts"),
-    "LMHeadModel": Task("text-generation", CONTINUE, "texts"),
+    "ForMaskedLM": Task("fill-mask", 'model("A <mask> to see.")', "texts", "A <mask> to see."),
+    "ForCausalLM": Task("text-generation", CONTINUE, "texts", BEGINNING),
+    "LMHeadModel": Task("text-generation", CONTINUE, "texts", BEGINNING),
     "Model": Task("image-feature-extraction", 'model("photo.png", pool=True)'),
 }
 
@@ -67,6 +70,20 @@ def metric_of(name: str) -> Metric:
     return METRICS.get(name, Metric(name, name.replace("_", " "), not name.endswith("loss")))
 
 
+def plain(name: str) -> str:
+    """To compare names, or to put them together."""
+    return re.sub(r"[\W_]+", "-", Path(name).stem.lower()).strip("-")
+
+
+def without_folders(value):
+    """Text, or what holds texts, with the last part of each absolute path: the rest is of one machine."""
+    if isinstance(value, dict):
+        return {key: without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_folders(inner) for inner in value]
+    return ABSOLUTE.sub(r"\1", value) if isinstance(value, str) else value
+
+
 class Dataset(NamedTuple):
     title: str
     repository: str | None  # on the Hub
@@ -90,6 +107,8 @@ DATASETS = {
     "pydocs": Dataset("the documentation in CPython's pydoc_data.topics", None, "validation"),
 }
 ENGLISH = ("enwik8", "pydocs", "sst2", "imdb", "retrieval")
+REPETITION = re.compile(r"seed_\d+")  # a folder of `hf-efficient compare` and `energy`
+ABSOLUTE = re.compile(r"""(?<![\w.:/~-])(?:~|[A-Za-z]:)?[/\\](?:[^\s'",/\\]+[/\\])*([^\s'",/\\]+)""")
 SMALLEST_ENWIK8 = 20_000_000  # bytes; no preset reads less of it
 
 
@@ -125,7 +144,23 @@ class TrainedModel:
 
     @property
     def name(self) -> str:
-        return self.results.get("run") or self.folder.resolve().name
+        """As the run was named by hand; else its folder's, with the data where that does not say them."""
+        if given := self.results.get("settings", {}).get("training", {}).get("run_name"):
+            return given
+        folder, data = self.folder.resolve(), plain(self.dataset_name or "")
+        name = f"{folder.parent.name}-{folder.name}" if REPETITION.fullmatch(folder.name) else folder.name
+        return name if data in plain(name) else f"{name}-{data}"
+
+    @property
+    def pretrained(self) -> str | None:
+        """What training began with."""
+        return self.results.get("settings", {}).get("model", {}).get("pretrained")
+
+    @property
+    def base_model(self) -> str | None:
+        """The same, if it is a repository on the Hub: a folder means nothing to others."""
+        source = str(self.pretrained or "")
+        return source if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", source) and not Path(source).exists() else None
 
     @property
     def is_ours(self) -> bool:
@@ -143,7 +178,7 @@ class TrainedModel:
         sections.get("training", {}).pop("output_dir", None)
         if "name" in sections.get("dataset", {}):
             sections["dataset"]["name"] = self.dataset_name
-        return {name: section for name, section in sections.items() if section}
+        return {name: without_folders(section) for name, section in sections.items() if section}
 
     @property
     def dataset_name(self) -> str | None:

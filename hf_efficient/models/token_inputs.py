@@ -19,6 +19,11 @@ def check_tokens(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> None
         raise ValueError(f"input_ids of {tuple(shape)} is empty: at least one token is needed.")
 
 
+def check_has_tokens(input_ids: Tensor | None, ngrams: int) -> None:
+    if input_ids is None:
+        raise ValueError(f"ngrams={ngrams}: n-grams are made of tokens, so give input_ids, not inputs_embeds.")
+
+
 def look_up(embeddings: nn.Module, input_ids: Tensor, vocab_size: int) -> Tensor:
     """(B, N) -> (B, N, d); names a token that there is not."""
     try:

@@ -52,6 +52,8 @@ class EfficientTrainingArguments(TrainingArguments):
         image_size_schedule: progress -> height and width that images are made for training; null = those of the data
         length_schedule: for language models, progress -> tokens that are read as one text, as {0: 64, 0.5: 128};
             memory is used where they are a whole segment of the data; null = always
+        show_images: images of the evaluation are in predictions.png and example.png, which the card shows, and which
+            are pushed with the model
         hub_timeout: seconds for a push to the Hub, and for all that is left to push at the end; by default 120, and
             one more for each MiB
         verbose: print every log, not only evaluations and epochs
@@ -84,6 +86,7 @@ class EfficientTrainingArguments(TrainingArguments):
     patch_probability: dict | None = field(default=None)
     image_size_schedule: dict | None = field(default=None)
     length_schedule: dict | None = field(default=None)
+    show_images: bool = field(default=True)
     hub_timeout: float | None = field(default=None)
     verbose: bool = field(default=False)
 

@@ -176,14 +176,14 @@ class Rehearsal:
         while True:
             yield from loader
 
-    def play(self, rounds: int = 1) -> None:
-        """Times some steps of each part."""
+    def play(self, rounds: int = 1, seconds: float | None = None) -> None:
+        """Times some steps of each part, for about so many seconds."""
         with self.unnoticed():
             for _ in range(rounds):
                 for part in self.parts:
                     began = time.perf_counter()
                     self.steps(part, 1)
-                    count = math.ceil(ROUND_SECONDS / (time.perf_counter() - began))
+                    count = math.ceil((seconds or ROUND_SECONDS) / (time.perf_counter() - began))
                     count = self.agreed(min(max(count, 2), MOST_STEPS))
                     began = time.perf_counter()
                     self.steps(part, count)

@@ -22,7 +22,7 @@ from transformers.utils import logging
 
 import hf_efficient  # noqa: F401  registers our models
 
-from ..errors import UNLOADABLE, told
+from ..errors import ANYTHING, told
 from ..models.configuration import check_num_labels
 from .errors import RunError
 from .run_keys import Key, check_keys, explanations, suggestion
@@ -36,6 +36,7 @@ OWN_KEYS = {
 }
 # How configs call their numbers of layers, and the bytes that a layer takes even if it has no weights.
 LAYERS, LAYER = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "n_attn_blocks", "depths"), 50_000
+PROBLEM = "single_label_classification"  # what runs train
 SEVERAL_CLASSES = "num_labels"  # no field, but every config takes it
 
 
@@ -51,10 +52,8 @@ def config_class(section: dict) -> type[PreTrainedConfig]:
 
 
 def _pretrained_config(source: str) -> PreTrainedConfig:
-    try:
+    with told(f"model.pretrained={source!r} can't be read", RunError, ANYTHING):
         return AutoConfig.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise RunError(f"model.pretrained={source!r} can't be read: {error}") from error
 
 
 def model_keys(section: dict) -> dict[str, Key]:
@@ -76,30 +75,43 @@ def build_config(section: dict, **facts) -> PreTrainedConfig:
     """The config of a section.
 
     Args:
-        facts: what the data say of it, as num_labels, id2label, image_mean; the section goes before them, except that
-            it may not have another number of classes. Those that the config has no field for are left out.
+        facts: what the data say of it, as num_labels, id2label, image_mean; the section goes before them where it
+            fits the data (`check_facts`). Those that the config has no field for are left out.
     """
     keys = model_keys(section)
     check_keys("model", section, keys)
     fields = {key: value for key, value in section.items() if key not in OWN_KEYS}
-    classes, stated = facts.get("num_labels"), fields.get("num_labels")
-    if stated is not None and classes is not None and stated != classes:
-        raise RunError(f"model.num_labels={stated}, but the dataset has {classes} classes.")
+    check_facts(fields, facts)
     if odd := next((key for key, x in fields.items() if isinstance(x, float) and not math.isfinite(x)), None):
         raise RunError(f"model.{odd}={fields[odd]} must be finite.")
     fields = {key: value for key, value in facts.items() if key in keys} | fields
     if "id2label" in fields:
         fields.pop("num_labels", None)  # follows from it
     check_layers(fields)
-    try:
-        check_num_labels(stated)
+    if section.get("pretrained"):
+        _pretrained_config(section["pretrained"])  # whose faults are not those of the fields
+    with told("model", RunError, ANYTHING):
+        check_num_labels(section.get("num_labels"))
         if section.get("pretrained"):
             config = config_class(section).from_pretrained(section["pretrained"], **fields)
             config.model_type = type(config).model_type  # the stored one may be another
             return config
         return AutoConfig.for_model(section["model_type"], **fields)
-    except (ValueError, TypeError) as error:
-        raise RunError(f"model: {error}") from error
+
+
+def check_facts(fields: dict, facts: dict) -> None:
+    """Raises for fields that the data don't fit."""
+    classes, labels = facts.get("num_labels"), fields.get("id2label")
+    if labels is not None and not isinstance(labels, dict):
+        raise RunError(f"model.id2label={labels!r} must be a mapping of numbers to names.")
+    for name, stated in (("num_labels", fields.get("num_labels")), ("len(id2label)", labels and len(labels))):
+        if None not in (stated, classes) and stated != classes:
+            raise RunError(f"model.{name}={stated}, but the dataset has {classes} classes.")
+    channels = len(facts.get("image_mean", ()))
+    if channels and fields.get("num_channels", channels) != channels:
+        raise RunError(f"model.num_channels={fields['num_channels']} must be {channels}: images are read as RGB.")
+    if classes and (problem := fields.get("problem_type")) not in (None, PROBLEM):
+        raise RunError(f"model.problem_type={problem!r} must be {PROBLEM}, or null.")
 
 
 def check_layers(fields: dict) -> None:
@@ -143,7 +155,7 @@ def build_model(section: dict, auto_class: type, *, seed: int, **facts) -> PreTr
     check_memory(config, auto_class)
     set_seed(seed)
     where = f"model.pretrained={section['pretrained']!r}" if section.get("pretrained") else "model"
-    with told(where, RunError, (*UNLOADABLE, AssertionError)):  # the last is torch's for impossible sizes
+    with told(where, RunError, ANYTHING):
         if section.get("pretrained"):
             model = load_pretrained(section["pretrained"], auto_class, config)
         else:

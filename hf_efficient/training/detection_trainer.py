@@ -1,16 +1,17 @@
 """Training of object detectors, whose evaluation gathers detections rather than the logits of every query."""
 
-from pathlib import Path
-
 import torch
+from PIL import ImageOps
+from PIL.Image import Image
 from torch import Tensor
 from transformers.image_transforms import center_to_corners_format
 
-from ..visualization import LARGE, contact_sheet, draw_boxes, enlarge
+from ..visualization import contact_sheet, draw_boxes
 from .metrics.detection import detection_scores, read_queries
 from .trainer import EfficientTrainer
 
-SHOWN = 4  # images in the picture of predictions
+SHOWN, SIDE = 4, 272  # images in the picture of predictions, and their size in it
+MOST_CLASSES = 30  # that its legend names
 PADDING = -100  # the class of rows that are there to make images equally long; transformers' padding is the same
 
 
@@ -31,21 +32,23 @@ class DetectionTrainer(EfficientTrainer):
         return loss, pack_detections(outputs.logits, outputs.pred_boxes, scales(labels)), pack_objects(labels)
 
     @torch.no_grad()
-    def draw_predictions(self, file: Path) -> None:
+    def pictures(self) -> dict[str, Image]:
         """Images of the evaluation, their objects, and as many detections, the most confident."""
         data, rows = self.eval_dataset, []
-        indices = range(0, len(data), -(-len(data) // SHOWN))
-        batch = data.__getitems__(list(indices))
-        pictures = map(enlarge, data.pictures(batch["pixel_values"]))
+        names = data.images.class_names
+        batch = data.__getitems__(list(range(0, len(data), -(-len(data) // SHOWN))))
         self.model.eval()
         outputs = self.model(pixel_values=batch["pixel_values"].to(self.args.device))
         scores, classes = outputs.logits.float().softmax(-1)[..., :-1].max(-1)  # (B, Q)
-        for i, (picture, truth) in enumerate(zip(pictures, batch["labels"], strict=True)):
+        for i, (picture, truth) in enumerate(zip(data.pictures(batch["pixel_values"]), batch["labels"], strict=True)):
             best = scores[i].topk(min(len(truth["boxes"]), scores.shape[1])).indices
-            real = draw_boxes(picture, truth["boxes"], truth["class_labels"].tolist(), data.images.class_names)
-            seen = draw_boxes(picture, outputs.pred_boxes[i][best], classes[i][best].tolist(), data.images.class_names)
-            rows.append((str(indices[i]), [picture, real, seen]))
-        contact_sheet(rows, ["image", "truth", "prediction"], LARGE).save(file)
+            picture = ImageOps.contain(picture, (SIDE, SIDE))
+            real = draw_boxes(picture, truth["boxes"], truth["class_labels"].tolist(), names)
+            seen = draw_boxes(picture, outputs.pred_boxes[i][best], classes[i][best].tolist(), names)
+            rows.append(("", [picture, real, seen]))
+        legend = names if len(names) <= MOST_CLASSES else ()
+        sheet = contact_sheet(rows, ["image", "truth", "prediction"], SIDE, legend)
+        return {"predictions": sheet, "example": data.pictures(batch["pixel_values"][:1])[0]}
 
 
 def scales(labels: list[dict[str, Tensor]]) -> Tensor:

@@ -36,12 +36,12 @@ from ..inference import task_of
 from ..tables import facts
 from .arguments import EfficientTrainingArguments
 from .checkpoints import replace_file
+from .classification_trainer import ClassificationTrainer
 from .detection_trainer import DetectionTrainer
 from .errors import RunError
 from .history import COSTS
 from .launch import finite, shown
 from .memory_trainer import MemoryTrainer
-from .metrics.classification import score
 from .segmentation_trainer import SegmentationTrainer
 from .tasks.language_modelling import segment_length, whole
 from .tasks.object_detection import DetectionOptions
@@ -82,6 +82,7 @@ def evaluate(
     label_column: str | None = None,
     trust_remote_code: bool = False,
     output: Path | None = None,
+    pictures: Path | None = None,
 ) -> dict:
     """The scores of a model on a dataset: printed as a table, written as JSON, and returned.
 
@@ -97,6 +98,7 @@ def evaluate(
         text_column, label_column: of labelled texts; by default as in the run, or those with usual names.
         trust_remote_code: run code that comes with a repository.
         output: the JSON file; by default evaluation.json in the model's folder.
+        pictures: a folder for confusion.png and predictions.png, as training leaves them.
     """
     try:
         task = task or task_of(model, trust_remote_code)
@@ -112,7 +114,14 @@ def evaluate(
             network = AUTO_CLASSES[task].from_pretrained(model, trust_remote_code=trust_remote_code).eval()
         with tempfile.TemporaryDirectory() as folder:
             training = EfficientTrainingArguments(output_dir=folder, disable_tqdm=True)
-            rows = batch_size or batch_of(run, training.per_device_eval_batch_size)
+            own_rows = batch_of(run, training.per_device_eval_batch_size)
+            rows = batch_size or own_rows
+            if task == "text-generation" and run and rows != own_rows:
+                warnings.warn(
+                    f"the run's evaluation read {own_rows} streams of its text at once instead of {rows}: they begin "
+                    "at other places, and the scores are others.",
+                    stacklevel=2,
+                )
             training.per_device_eval_batch_size = max(1, rows // training.world_size)
             if task == "text-generation":
                 options = TextOptions(**{**options_in(section, TextOptions), "tokenizer": model})
@@ -128,6 +137,7 @@ def evaluate(
                 trainer = image_trainer(network, training, images, processor, section.get("mosaic", False))
             with torch.inference_mode():
                 metrics = trainer.evaluate()
+                drawn = trainer.pictures() if pictures is not None else {}
     except BAD_INPUT as error:
         raise RunError(str(error)) from error
     found = {name: value for name, value in metrics.items() if name != "epoch" and not COSTS.search(name)}
@@ -151,6 +161,10 @@ def evaluate(
         file = output or Path(model if Path(model).is_dir() else ".") / "evaluation.json"
         with told(f"{file} can't be written", RunError):
             replace_file(file, json.dumps(results, indent=2) + "\n")
+        with told(f"{pictures} can't be written to", RunError):
+            for name, picture in drawn.items():
+                pictures.mkdir(parents=True, exist_ok=True)
+                picture.save(pictures / f"{name}.png")
         said = describe_cut(split, results["cut_texts"]) if "cut_texts" in results else ""
         print("\n\n".join(filter(None, [table(results), said, f"Written to {file}"])), flush=True)
     return results
@@ -224,7 +238,7 @@ def image_trainer(
         batches = ImageBatches(images, **looks, task="segmentation")
         return SegmentationTrainer(model, training, data_collator=take_batch, eval_dataset=batches)
     batches = ImageBatches(images, **looks)
-    return EfficientTrainer(model, training, data_collator=take_batch, eval_dataset=batches, compute_metrics=score)
+    return ClassificationTrainer(model, training, data_collator=take_batch, eval_dataset=batches)
 
 
 def with_labels_of(model: PreTrainedModel, samples: Samples) -> Samples:
@@ -269,7 +283,7 @@ def labelled_text_trainer(
             raise RunError("there is only one split beside training: evaluate the split test.")
         texts = splits.evaluation if split == "validation" or splits.test is None else splits.test
     batches = make_batches(model, tokenizer, options, with_labels_of(model, texts), split)
-    return EfficientTrainer(model, training, data_collator=take_batch, eval_dataset=batches, compute_metrics=score)
+    return ClassificationTrainer(model, training, data_collator=take_batch, eval_dataset=batches)
 
 
 def table(results: dict) -> str:

@@ -1,6 +1,6 @@
-"""history.csv and curves.png: what a run logged, without a tracker.
+"""history.csv: what a run logged, without a tracker; `curves` draws it.
 
-history.csv has a row per log, with whatever it measured; how long things took, and what energy, is left out (it is
+It has a row per log, with whatever it measured; how long things took, and what energy, is left out (it is
 in results.json and energy.json), so that a run that was interrupted and resumed ends with the very file of one that
 wasn't.
 """
@@ -88,56 +88,3 @@ def measured(log: dict) -> dict:
 
 def columns_of(rows: list[dict]) -> list[str]:
     return list(dict.fromkeys([*FIRST, *(name for row in rows for name in row)]))
-
-
-def draw_curves(logs: list[dict], file: str | Path, metric: str = "loss", best_step: int | None = None) -> None:
-    """A panel for the losses, one for the metric that checkpoints are chosen by, one for the learning rate.
-
-    Args:
-        metric: that checkpoints are chosen by; other metrics are left to history.csv.
-        best_step: of the checkpoint that was chosen, which is marked.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    panels = curves(history(logs), metric)
-    if not panels:
-        return
-    figure = Figure(figsize=(4.2 * len(panels), 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    joules = joules_per_step(logs)
-    for axes, (title, lines) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels.items(), strict=True):
-        for label, points in lines.items():
-            steps, values = zip(*points, strict=True)
-            axes.plot(steps, values, label=label, marker="." if len(points) < 40 else None)
-        axes.set(title=title, xlabel="step")
-        axes.grid(alpha=0.3)
-        if best_step and "evaluation" in lines:
-            axes.axvline(best_step, color="grey", linestyle="--", linewidth=1, label="chosen")
-        if joules:
-            to_kilojoules, to_steps = (lambda x: x * joules / 1000), (lambda x: x * 1000 / joules)
-            axes.secondary_xaxis("top", functions=(to_kilojoules, to_steps)).set_xlabel("kJ", fontsize="small")
-        if len(axes.lines) > 1:
-            axes.legend()
-    with never_costs_the_run(file):
-        figure.savefig(file, dpi=110)
-
-
-def joules_per_step(logs: list[dict]) -> float | None:
-    """Of the whole run, evaluations included; None where no energy was measured"""
-    measured = [(log["energy_total_kwh"], log["step"]) for log in logs if log.get("energy_total_kwh") and log["step"]]
-    return 3.6e6 * measured[-1][0] / measured[-1][1] if measured else None
-
-
-def curves(rows: list[dict], metric: str = "loss") -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """Panel -> line -> points. Of what evaluation says, the loss and the metric: the rest is much the same again."""
-    evaluated = {"eval_loss", f"eval_{metric.removeprefix('eval_')}"}
-    panels: dict[str, dict] = {}
-    for name in columns_of(rows):
-        points = [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
-        of_evaluation = name.startswith("eval_")
-        if not points or name in (*FIRST, "grad_norm") or (of_evaluation and name not in evaluated):
-            continue
-        title = name.removeprefix("eval_").replace("_", " ")
-        panels.setdefault(title, {})["evaluation" if of_evaluation else "training"] = points
-    return panels

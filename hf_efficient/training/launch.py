@@ -24,13 +24,14 @@ from .checkpoints import list_checkpoints, replace_file
 from .errors import RunError, TrainingError
 from .history import COSTS
 from .progress import header
+from .provenance import code_version, peak_memory
 from .run import Run
 from .run_file import read_file
 from .trainer import EfficientTrainer
 
 # What may be another when a run goes on: it changes neither what is computed nor what is reported of it.
 HARMLESS = {
-    *("output_dir", "resume", "run_name", "report_to", "disable_tqdm", "verbose", "log_level"),
+    *("output_dir", "resume", "run_name", "report_to", "disable_tqdm", "verbose", "log_level", "show_images"),
     *("num_train_epochs", "max_steps", "load_best_model_at_end", "push_to_hub", "hub_model_id", "hub_strategy"),
     *("hub_always_push", "hub_revision", "hub_timeout", "save_total_limit"),
     *("hub_private_repo", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
@@ -43,8 +44,8 @@ def train_and_report(
     trainer: EfficientTrainer, run: Run, unit: str = "image", items_per_sample: float = 1, **known
 ) -> dict:
     """Trains and leaves in output_dir: the model and its processor or tokenizer as `from_pretrained` reads them,
-    its card README.md, results.json, history.csv, curves.png, predictions.png of dense tasks, and, where codecarbon is
-    installed, energy.json.
+    its card README.md, results.json, history.csv, curves.png, what the trainer draws (predictions.png and others),
+    and, where codecarbon is installed, energy.json.
 
     Args:
         unit, items_per_sample: what energy is reckoned per, and how many of them a sample of the data has.
@@ -59,6 +60,7 @@ def train_and_report(
 
 def train_in_folder(trainer: EfficientTrainer, run: Run, unit: str, items_per_sample: float, known: dict) -> dict:
     claim_folder(run, trainer.is_world_process_zero())
+    code_version()  # while the code that was imported is still what is checked out
     skipped = left_out(trainer)
     if trainer.is_world_process_zero():
         print(header(trainer, run.dataset.get("name", "")) + "\n", flush=True)
@@ -81,9 +83,10 @@ def train_in_folder(trainer: EfficientTrainer, run: Run, unit: str, items_per_sa
     if trainer.is_world_process_zero():
         with told(f"the results can't be written to {run.training.output_dir}", TrainingError):
             replace_file(Path(run.training.output_dir) / "results.json", json.dumps(results, indent=2) + "\n")
-            if hasattr(trainer, "draw_predictions"):
-                trainer.draw_predictions(Path(run.training.output_dir) / "predictions.png")
-            write_card(run.training.output_dir)
+            for name, picture in trainer.pictures().items():
+                if run.training.show_images or name == "confusion":
+                    picture.save(Path(run.training.output_dir) / f"{name}.png")
+            write_card(run.training.output_dir, repo_id=trainer.hub_model_id if run.training.push_to_hub else None)
         print("\n" + table(results), flush=True)
     trainer.wait()
     if run.training.push_to_hub:
@@ -181,6 +184,8 @@ def collect(trainer: EfficientTrainer, run: Run, metrics: dict) -> dict:
         "processes": trainer.args.world_size,
         "device": str(trainer.args.device),
         "threads": torch.get_num_threads(),
+        "peak_memory": peak_memory(),
+        "commit": code_version(),
         "versions": {
             "hf_efficient": hf_efficient.__version__,
             "torch": torch.__version__,

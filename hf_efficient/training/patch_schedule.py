@@ -46,6 +46,8 @@ def check_patch_selection(model: nn.Module) -> None:
         raise RunError(
             f"a patch schedule needs a model that selects patches, as HuggingGreenViT does; {name} doesn't."
         )
+    if getattr(model, "backbone_is_frozen", False):
+        raise RunError("a patch schedule needs a backbone that is trained; a frozen one runs as in evaluation.")
     try:
         model.set_patch_share(None)
     except ValueError as error:

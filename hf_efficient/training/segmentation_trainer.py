@@ -1,17 +1,16 @@
 """Training of semantic segmentation, whose evaluation counts pixels rather than gather logits of every image."""
 
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
+from PIL.Image import Image
 from torch import Tensor
 
 from ..data.image_decoding import IGNORED
-from ..visualization import LARGE, contact_sheet, draw_classes, draw_legend, enlarge
+from ..visualization import contact_sheet, draw_classes
 from .metrics.segmentation import confusion, iou_by_class, segmentation_scores
 from .trainer import EfficientTrainer
 
-SHOWN = 4  # images in the picture of predictions
+SHOWN, SIDE = 4, 272  # images in the picture of predictions, and their size in it
 
 
 class SegmentationTrainer(EfficientTrainer):
@@ -48,21 +47,19 @@ class SegmentationTrainer(EfficientTrainer):
         return super()._get_num_items_in_batch(counted, device)
 
     @torch.no_grad()
-    def draw_predictions(self, file: Path) -> None:
+    def pictures(self) -> dict[str, Image]:
         """Images of the evaluation, their masks and what the model makes of them."""
         data = self.eval_dataset
-        indices = range(0, len(data), -(-len(data) // SHOWN))
-        batch = data.__getitems__(list(indices))
-        pictures = map(enlarge, data.pictures(batch["pixel_values"]))
+        batch = data.__getitems__(list(range(0, len(data), -(-len(data) // SHOWN))))
         self.model.eval()
         logits = self.model(pixel_values=batch["pixel_values"].to(self.args.device)).logits
         found = classes_of(logits, batch["labels"].shape[1:]).cpu()
         rows = [
-            (str(i), [picture, draw_classes(picture, truth), draw_classes(picture, seen)])
-            for i, picture, truth, seen in zip(indices, pictures, batch["labels"], found, strict=True)
+            ("", [picture, draw_classes(picture, truth), draw_classes(picture, seen)])
+            for picture, truth, seen in zip(data.pictures(batch["pixel_values"]), batch["labels"], found, strict=True)
         ]
-        rows.append(("classes", [draw_legend(data.images.class_names)]))
-        contact_sheet(rows, ["image", "truth", "prediction"], LARGE).save(file)
+        sheet = contact_sheet(rows, ["image", "truth", "prediction"], SIDE, data.images.class_names)
+        return {"predictions": sheet, "example": data.pictures(batch["pixel_values"][:1])[0]}
 
 
 def classes_of(logits: Tensor, size: tuple[int, int]) -> Tensor:

@@ -17,6 +17,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
+from PIL.Image import Image
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -33,11 +34,12 @@ from . import checkpoints
 from .arguments import STEP_FUNCTIONS
 from .budget import Plan, plan_run
 from .callbacks import AverageCallback, StopSignal, without_bars
+from .curves import draw_curves
 from .ema import MovingAverage
 from .errors import CheckpointError, RunError
 from .finite_mixin import FiniteMixin
 from .folder_lock import FolderLock, own_folder
-from .history import HistoryCallback, draw_curves
+from .history import HistoryCallback, never_costs_the_run
 from .hub_mixin import HubMixin
 from .image_sizes import check_image_sizes, interpolates, resize_images
 from .loop import EpochSampler, Loop, has_run_out
@@ -101,6 +103,10 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
     def load_extra(self, folder: str | Path) -> None:
         """Reads it again, when model, optimizer and scheduler are there."""
 
+    def pictures(self) -> dict[str, Image]:
+        """Of what the last evaluation found, by name; they are saved beside the results."""
+        return {}
+
     warm_steps = 2  # until a step takes as long as all that follow
 
     def running_state(self):
@@ -158,8 +164,11 @@ class EfficientTrainer(FiniteMixin, HubMixin, Trainer):
                     callback.close()
             if self.is_world_process_zero() and self.state.log_history:
                 chosen = self.state.best_global_step if self.args.load_best_model_at_end else None
-                picture, metric = Path(self.args.output_dir) / "curves.png", self.args.metric_for_best_model or "loss"
-                draw_curves(self.state.log_history, picture, metric, chosen)
+                curves = draw_curves(self.state.log_history, self.args.metric_for_best_model or "loss", chosen)
+                file = Path(self.args.output_dir) / "curves.png"
+                if curves is not None:
+                    with never_costs_the_run(file):
+                        curves.save(file)
 
     def choose_checkpoint(self, resume: str | bool | None) -> Path | None:
         """Where to begin, the same on all processes."""

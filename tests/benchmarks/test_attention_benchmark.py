@@ -17,9 +17,10 @@ from benchmarks.memory import KEEP_MEMORY
 from benchmarks.ours import MODULE, SDPA, kernel, mechanism, near_square
 from benchmarks.peers import field, performer_pytorch_given
 from benchmarks.tables import markdown_table, significant, text_table
-from benchmarks.timing import Ratio, crossover, crossover_text, interleave, race, ratio
+from benchmarks.timing import Ratio, crossover, crossover_text, race, ratio
 from benchmarks.workloads import TRAINING, Contender
 from hf_efficient.attention import get_attention, list_attentions
+from hf_efficient.experiments.timing import interleave
 
 ROOT = Path(__file__).parents[2]
 

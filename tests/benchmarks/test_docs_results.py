@@ -7,6 +7,7 @@ from huggingface_hub import ModelCard
 
 from benchmarks import docs_headline, docs_results
 from benchmarks.docs_tables import DOCS
+from hf_efficient.experiments.budget_record import Arm, Pace, Record
 
 
 def rows(table: str) -> dict[str, list[str]]:
@@ -26,6 +27,17 @@ def test_every_card_has_its_row():
         shown = 100 * found if value.endswith("%") else found
         assert float(value.rstrip(" %")) == pytest.approx(shown, abs=0.06) and data == scores[0].dataset_name
     assert "`cifar10_vit_small`" in table  # a baseline, once though three cards have it
+
+
+def test_what_is_shown_beside_the_metric_that_decides(tmp_path):
+    record = Record("14s", "test_map")
+    for name, metrics in {"one": {"test_map": 0.3, "test_map_50": 0.61}, "two": {"test_map": 0.4}}.items():
+        scores = {0: metrics["test_map"]}
+        record.add(name, Arm([name], "", scores=scores, metrics={0: metrics}), Pace(2.0, 10.0, "", 1))
+    file = tmp_path / docs_results.RECIPES / "cells.json"
+    record.save(file)
+    found = rows(docs_results.comparisons(tmp_path))
+    assert found["`one`"][:3] == ["30.0", "30.0", "61.0"] and found["`two`"][:3] == ["40.0", "40.0", ""]
 
 
 def test_energy_is_that_of_the_report():

@@ -96,11 +96,22 @@ def test_values(said, words, message):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"num_labels": "ten"}, {"initializer_range": float("nan")}, {"num_hidden_layers": 10**9}]
+    "fields",
+    [
+        *({"num_labels": "ten"}, {"initializer_range": float("nan")}, {"num_hidden_layers": 10**9}),
+        *({"hidden_size": "ten"}, {"hidden_size": 1e9}, {"initializer_range": -1}, {"id2label": 3}),
+    ],
+    ids=str,
 )
 def test_values_of_transformers_own_models(said, fields):
     (name,) = fields
     assert name in said("train", write(model={"model_type": "vit", "image_size": 8, "patch_size": 2, **fields}))
+
+
+@pytest.mark.parametrize("fields", [{"patch_size": 0}, {"hidden_act": "sharp"}, {"dtype": "float5"}], ids=str)
+def test_values_that_transformers_own_models_stumble_over(said, fields):
+    message = said("train", write(model={"model_type": "vit", "image_size": 8, "patch_size": 2, **fields}))
+    assert message.startswith("Error: model: ")
 
 
 def test_a_data_set_that_is_not_there(said, monkeypatch, tmp_path):
@@ -211,6 +222,28 @@ def test_damaged_weights(said, trained, tmp_path):
             ("export", folder),
         ):
             assert str(folder) in said(*words), words
+
+
+@pytest.mark.parametrize(
+    "text", ["null", "42", "[]", '{"model_type": "vit", "hidden_size": "ten"}', "{", "\0"], ids=repr
+)
+def test_a_config_that_is_garbage(said, text, tmp_path):
+    (tmp_path / "config.json").write_text(text)
+    Image.new("RGB", (8, 8)).save("x.png")
+    for words in (
+        ("evaluate", tmp_path, "digits"),
+        ("train", write(model={"pretrained": str(tmp_path)})),
+        ("train", write(model={**VIT, "pretrained": str(tmp_path)})),
+        ("predict", tmp_path, "x.png"),
+        ("export", tmp_path),
+        ("serve", tmp_path),
+    ):
+        assert "can't be read" in (line := said(*words)) and str(tmp_path) in line, words
+
+
+def test_pretrained_weights_that_are_not_there(said):
+    for model in ({"pretrained": "nowhere"}, {**VIT, "pretrained": "nowhere"}):
+        assert "model.pretrained='nowhere' can't be read: " in said("train", write(model=model))
 
 
 def test_a_config_with_the_names_of_methods(said, trained, tmp_path):

@@ -150,3 +150,10 @@ def test_python_m_is_the_same(capsys, bare, preloaded):
     main(["--help"])
     assert done.returncode == 0 and done.stdout == capsys.readouterr().out
     assert preloaded.run("-m", "hf_efficient", "nonsense").returncode == 2
+
+
+def test_a_command_does_not_look_for_garbage_when_it_is_done(preloaded):
+    """That took a second of processor time; on a busy machine `--timeout 5` ended after 12."""
+    code = "import atexit, gc; atexit.register(lambda: print(len(gc.get_objects()))); import hf_efficient.cli"
+    done = preloaded.run("-c", f"{code}; kept = [[] for _ in range(10_000)]")
+    assert int(done.stdout) < 5_000, done.stderr

@@ -3,8 +3,9 @@
 import pytest
 
 from hf_efficient.attention import get_attention, list_attentions
+from hf_efficient.attention.registry import is_linear
 from hf_efficient.cli import main
-from hf_efficient.cli.list import FLAGS, is_linear
+from hf_efficient.cli.list import FLAGS
 from hf_efficient.training.configs import list_configs
 
 

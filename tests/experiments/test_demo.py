@@ -18,6 +18,7 @@ def test_the_demo_trains_reports_and_uses_both_models(preloaded, tmp_path):
     command = (ROOT / "scripts" / "demo.py", "--steps", "2", "--output", tmp_path)
     done = preloaded.run(*command, env=environment, cwd=tmp_path, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("  hf-efficient app ")
     assert len(done.stdout.splitlines()) < 80 - 18 - 3, "the whole of it has 18 epochs and 3 evaluations more"
     assert "torchao" not in done.stderr and "_pytree" not in done.stderr
     for word in (

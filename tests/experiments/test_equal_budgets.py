@@ -50,6 +50,7 @@ def test_two_runs_are_rehearsed_trained_and_compared(tmp_path, monkeypatch, caps
         assert results["steps"] == arm["steps"] and results["threads"] == 1
         assert arm["steps"] == max(1, int(0.05 / arm["pace"]["seconds_per_step"]))
         assert arm["scores"] == {"0": results["metrics"]["test_accuracy"]}
+        assert arm["metrics"]["0"]["test_loss"] == results["metrics"]["test_loss"]
         assert arm["curves"]["0"][-1] == [arm["steps"], results["metrics"]["eval_accuracy"]]
     with Image.open(tmp_path / "out" / "comparison.png") as picture:
         assert picture.width > 400
@@ -103,14 +104,16 @@ def test_the_report_tells_differences_from_noise():
 
 def test_a_record_is_of_one_budget_and_one_metric(tmp_path):
     record = Record("14s", "test_accuracy")
-    record.add("plain", Arm(["plain"], "", scores={3: 0.5}), Pace(2.0, None, "", 1))
+    record.add(
+        "plain", Arm(["plain"], "", scores={3: 0.5}, metrics={3: {"test_accuracy": 0.5}}), Pace(2.0, None, "", 1)
+    )
     record.save(tmp_path / "record.json")
     assert Record.load(tmp_path / "record.json", "14s") == record
     with pytest.raises(ExperimentError, match="of 14s, not of 15s"):
         Record.load(tmp_path / "record.json", "15s")
     (repetition,) = plan([Variant("plain", tmp_path / "x.yaml")], [0], tmp_path)
     with pytest.raises(ExperimentError, match="test_accuracy and by test_loss"):
-        record.add_score(repetition, "test_loss", 1.0)
+        record.add_score(repetition, "test_loss", {"test_loss": 1.0})
     (tmp_path / "record.json").write_text("{}")
     with pytest.raises(ExperimentError, match=r"record\.json is no record of a comparison"):
         Record.load(tmp_path / "record.json", "14s")

@@ -29,7 +29,7 @@ def run(tmp_path):
     model.save_pretrained(tmp_path / "run")
     image_processor_for(config).save_pretrained(tmp_path / "run")
     results = {
-        **{"run": MODELS[NAME], "dataset": "cifar10", "metrics": {"test_accuracy": 0.5}, "parameters": 99},
+        **{"run": MODELS[NAME][0], "dataset": "cifar10", "metrics": {"test_accuracy": 0.5}, "parameters": 99},
         **{"steps": 10, "epochs": 1.0, "train_seconds": 1.0, "processes": 1, "device": "cpu", "threads": 1, "seed": 3},
         **{"date": "2026-11-18", "versions": {}, "settings": {"training": {"output_dir": "/home/me/run"}}},
         "command": "hf-efficient train cifar10_hugginggreen_vit_small --output_dir /home/me/run --seed 3",

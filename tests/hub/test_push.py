@@ -213,3 +213,13 @@ def test_17_a_card_is_validated_before_anything_is_sent(client, hub, repo, folde
     (folder / "README.md").write_text("---\ntags: [a]\npipeline_tag: image-classification\n---\n# Card\n")
     push(client, folder, repo)
     assert client.run(f"result = hub.transfer._api(None).model_info({repo!r}).pipeline_tag") == "image-classification"
+
+
+def test_a_space(client, hub, repo, folder):
+    sent = push(client, folder, repo, "kind='space', private=True, branch='dev', tag='v1'")
+    assert hub.store.repositories["space", repo].private and ("model", repo) not in hub.store.repositories
+    assert sent["commit"] == hub.head(repo, "v1", kind="space").oid
+    assert sent["url"] == f"{hub.url}/spaces/{repo}/tree/{sent['commit']}"
+    hub.mend()
+    again = push(client, folder, repo, "kind='space', branch='dev'")
+    assert again["commit"] == sent["commit"] and not hub.seen("POST", "/commit/")

@@ -1,6 +1,7 @@
 """A training script that pushes, in a process of its own: what arrives, what is told, and what is seen nowhere."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -69,7 +70,12 @@ def test_17_the_card_of_a_run_is_valid_and_says_what_its_evaluation_found(traine
     text = hub.bytes_of(REPO, "README.md").decode()
     assert text in [json.loads(request.body)["content"] for request in trained.judged]
     assert validate_card(text) == ([], [])
+    shown = re.findall(r"!\[.+\]\((.+)\)", text)
+    assert shown == ["predictions.png", "confusion.png", "curves.png"]
+    for name in (*shown, "example.png"):
+        assert hub.bytes_of(REPO, name) == (trained.out / name).read_bytes(), name
     card = ModelCard(text).data
+    assert card.widget[0]["src"] == "example.png" and f'pipeline("image-classification", "{REPO}")' in text
     stated = {(result.metric_type, str(result.metric_args)): result.metric_value for result in card.eval_results}
     pulled = trained.folder / "pulled"
     client.run(f"hub.pull({REPO!r}, local_dir={str(pulled)!r}, token={hub.bob!r})")

@@ -99,11 +99,11 @@ def test_compiled_is_equal(family):
         torch.testing.assert_close(main_output(compiled(**batch)), main_output(model(**batch)), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("attention", "previous"), [("performer", 2), ("softmax", 0)])
+@pytest.mark.parametrize(("attention", "ngrams"), [("performer", 3), ("softmax", 0)])
 @torch.no_grad()
-def test_segments_and_tokens_of_the_language_model_export(attention, previous):
+def test_segments_and_tokens_of_the_language_model_export(attention, ngrams):
     """A text from its beginning, segment by segment, the last one token by token."""
-    fields = {"attention": attention, "previous_tokens": previous, **ONE_LAYER}
+    fields = {"attention": attention, "ngrams": ngrams, **ONE_LAYER}
     model = stirred("compressive_performer", "AutoModelForCausalLM", **fields)
     length, segments = model.config.segment_length, 5  # compressed memory is filled, and forgets, within them
     text = torch.randint(0, 200, (2, segments * length))
@@ -132,7 +132,7 @@ def exported(function, *inputs):
 
 def test_onnx_of_the_language_model(tmp_path):
     """`export_language_model` compares a text that is read in segments and in tokens."""
-    stirred("compressive_performer", "AutoModelForCausalLM", previous_tokens=2, **ONE_LAYER).save_pretrained(tmp_path)
+    stirred("compressive_performer", "AutoModelForCausalLM", ngrams=3, **ONE_LAYER).save_pretrained(tmp_path)
     assert onnx_language.export_language_model(str(tmp_path), tmp_path / "model.onnx").difference < 1e-5
     texts = torch.randint(0, 200, (3, 11)).numpy()
     model, again = onnx_language.OnnxLanguageModel(tmp_path / "model.onnx"), []

@@ -23,6 +23,21 @@ def test_facts_fill_in_what_the_config_has():
         build_config({**section, "num_labels": 3}, **facts)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_channels": 4}, "model.num_channels=4 must be 3"),
+        ({"id2label": {0: "cat"}}, r"model.len\(id2label\)=1, but the dataset has 2"),
+        ({"id2label": 3}, "model.id2label=3 must be a mapping"),
+        ({"problem_type": "guess"}, "model.problem_type='guess' must be single_label_classification"),
+    ],
+)
+@pytest.mark.parametrize("model_type", ["vit", "kerformer_vit"])
+def test_what_does_not_fit_the_data_is_named(model_type, fields, message):
+    with pytest.raises(RunError, match=message):
+        build_config({"model_type": model_type, **fields}, num_labels=2, image_mean=[0.1] * 3)
+
+
 @pytest.mark.parametrize("model_type", ["vit", "kerformer_vit"])
 def test_models_are_built_by_type_and_from_a_folder(tmp_path, model_type):
     section = {

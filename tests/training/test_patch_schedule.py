@@ -86,6 +86,10 @@ def test_models_that_keep_all_patches_are_refused(tmp_path):
     vit = ViTForImageClassification(ViTConfig(**sizes, intermediate_size=16))
     with pytest.raises(RunError, match="as HuggingGreenViT does; ViTForImageClassification doesn't"):
         make_trainer(tmp_path, model=vit, patch_probability={0: 1})
+    frozen = tiny_model()
+    frozen.freeze_backbone()
+    with pytest.raises(RunError, match="needs a backbone that is trained"):
+        make_trainer(tmp_path, model=frozen, patch_schedule=FEW_FIRST)
     with pytest.raises(RunError, match="ViTModel doesn't"):
         ContrastiveModel(vit.vit).set_patch_share(0.5)
 

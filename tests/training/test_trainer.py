@@ -12,9 +12,10 @@ from transformers import TrainerCallback
 from hf_efficient import MobileViTv2Config, MobileViTv2ForImageClassification
 from hf_efficient.data.image_batches import ImageBatches
 from hf_efficient.training.checkpoints import damage, list_checkpoints
+from hf_efficient.training.curves import curves, draw_curves, factor
 from hf_efficient.training.ema import MovingAverage
 from hf_efficient.training.errors import CheckpointError, NonFiniteError, RunError
-from hf_efficient.training.history import curves, history
+from hf_efficient.training.history import history
 from hf_efficient.training.losses import soft_label_loss
 from hf_efficient.training.trainer import EfficientTrainer
 
@@ -203,9 +204,21 @@ def test_curves_have_training_and_evaluation_in_one_panel():
     }
 
 
-def test_curves_are_drawn_even_if_training_fails(tmp_path, monkeypatch):
-    from hf_efficient.training.history import draw_curves
+def test_a_metric_that_is_the_loss_in_another_unit_is_an_axis_not_a_panel():
+    logs = [
+        {"step": step, "eval_loss": loss, "eval_bits_per_byte": loss / 0.6931}
+        for step, loss in enumerate((3, 2, 1), 1)
+    ]
+    assert factor(*(panel["evaluation"] for panel in curves(logs, "bits_per_byte").values())) == pytest.approx(
+        1 / 0.6931
+    )
+    one = draw_curves(logs, "bits_per_byte", best_step=3)
+    logs[1]["eval_bits_per_byte"] = 1.0
+    two = draw_curves(logs, "bits_per_byte", best_step=3)
+    assert one.width * 2 == two.width and draw_curves([{"step": 1, "epoch": 1}]) is None
 
+
+def test_curves_are_drawn_even_if_training_fails(tmp_path, monkeypatch):
     monkeypatch.setattr("hf_efficient.training.trainer.draw_curves", draw_curves)
     with pytest.raises(NonFiniteError):
         make_trainer(tmp_path, Poison(7, float("nan"), "loss")).train()

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin, DynamicCache
 
+from ...layers.ngrams import NOTHING
 from .memory import Memory
-from .previous_tokens import NOTHING
 
 
 class CompressiveMemoryLayer(CacheLayerMixin):
@@ -52,7 +52,7 @@ class CompressiveMemoryLayer(CacheLayerMixin):
         """Forgets everything, or what some rows (B,), True = reset, have seen."""
         if rows is None:
             self.memory, self.seen, self.columns, self.is_initialized = None, [], 0, False
-            self.tokens: Tensor | None = None  # the last ones (B, n), kept by the first layer for `PreviousTokens`
+            self.tokens: Tensor | None = None  # the last ones (B, n), kept by the first layer for n-grams
         elif self.memory is not None:
             self.seen = [0 if reset else n for n, reset in zip(self.seen, rows.tolist(), strict=True)]
             self.memory = self.memory._replace(state=None)  # it holds what was forgotten

@@ -3,6 +3,7 @@
 from transformers.activations import ACT2FN
 
 from ...attention import attention_options, get_attention
+from ...layers.ngrams import check_ngrams
 from ...layers.norms import NORMS
 from ..configuration import EfficientConfig, strict_config
 
@@ -30,7 +31,9 @@ class CompressivePerformerConfig(EfficientConfig):
             gain per channel (Henry et al. 2020). That bounds the norms that FAVOR+'s variance grows with.
         zero_init_outputs: the last matrix of every residual branch, and an untied head, start at zero: the model
             starts as the identity, and every token as likely as any.
-        previous_tokens: so many tokens before it are embedded with each token (`previous_tokens.py`).
+        ngrams: the n-grams that end with each token, up to so many tokens, are embedded with it (`layers/ngrams.py`);
+            0 = none.
+        ngram_buckets: rows of their tables, one for each length.
         reversible: layers of two streams (Kitaev et al. 2020), whose activations training computes again from their
             outputs instead of keeping them: less memory, more time. Weights are named the same, but mean another
             function.
@@ -61,7 +64,8 @@ class CompressivePerformerConfig(EfficientConfig):
     compression_rate: int = 4
     compression: str = "conv"
     auxiliary_loss_weight: float | int = 1.0
-    previous_tokens: int = 0
+    ngrams: int = 0
+    ngram_buckets: int = 16384
     reversible: bool = False
     rope_theta: float | int = 10000.0
     hidden_dropout_prob: float | int = 0.0
@@ -109,9 +113,10 @@ class CompressivePerformerConfig(EfficientConfig):
         """transformers knows its own layer types only."""
 
     def validate_shape(self):
-        for name in ("memory_length", "compressed_memory_length", "auxiliary_loss_weight", "previous_tokens"):
+        for name in ("memory_length", "compressed_memory_length", "auxiliary_loss_weight"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be 0 or positive.")
+        check_ngrams(self)
         heads = self.num_attention_heads
         if heads > 0 and self.hidden_size % heads and "head_dim" not in self.attention_options:
             raise ValueError(

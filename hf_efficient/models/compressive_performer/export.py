@@ -4,7 +4,7 @@
 `TokenWriter`: a token (B, 1), its `place` in the segment, the state -> logits (B, 1, V), the state after it.
 
 Memory are the slots of all layers, compressed (L, B, L_c, d) and recent (L, B, L_m, d); the state is that of the
-attention, of all layers too, and the last tokens (1, B, n) where the model embeds previous ones. A text goes through
+attention, of all layers too, and the last tokens (1, B, n) where the model embeds n-grams. A text goes through
 the first segment by segment. What is left of it, and what is written then, goes through the second token by token,
 until it is a segment: that goes through the first as well, whose state the next token takes. A text begins with the
 reading of anything at seen = −T: nothing of it is remembered, and the state is that of an empty memory.
@@ -36,7 +36,7 @@ class ExportedModel(nn.Module):
         # Not within a graph, where a mechanism can't look at its weights to know what its state needs.
         self.empty = self.body.layers[0].memory_attention.attention.initial_state(1, weight.device, wide)
         self.states = sorted(self.empty)
-        self.names = [f"state_{name}" for name in self.states] + ["tokens"] * (self.body.embed_previous is not None)
+        self.names = [f"state_{name}" for name in self.states] + ["tokens"] * (self.body.embed_ngrams is not None)
 
     def empty_state(self, rows: int) -> State:
         """Of one layer, nothing seen."""
@@ -72,18 +72,18 @@ class ExportedModel(nn.Module):
         slots = [weight.new_zeros(rows, n, weight.shape[1]) for n in (lengths.compressed, lengths.recent, 0)]
         none = torch.zeros((), dtype=torch.int64, device=weight.device)
         states = [self.recall(layer.memory_attention, Memory(*slots), none) for layer in layers]
-        previous = self.body.embed_previous
-        tokens = [] if previous is None else [previous.nothing(rows, weight.device).unsqueeze(0)]
+        ngrams = self.body.embed_ngrams
+        tokens = [] if ngrams is None else [ngrams.nothing(rows, weight.device).unsqueeze(0)]
         return [x.expand(len(layers), *x.shape) for x in slots if x.shape[1]], self.join(states) + tokens
 
     def embed(self, input_ids: Tensor, tensors: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...], list[Tensor]]:
         """input_ids (B, N) -> (B, N, d), the attention's state alone, and the last tokens, if they are kept"""
         hidden = self.body.embed(input_ids, None)
-        if self.body.embed_previous is None:
+        if self.body.embed_ngrams is None:
             return hidden, tensors, []
         *state, before = tensors
-        previous, last = self.body.embed_previous(input_ids, before.squeeze(0))
-        return hidden + previous, state, [last.unsqueeze(0)]
+        ngrams, last = self.body.embed_ngrams(input_ids, before.squeeze(0))
+        return hidden + ngrams, state, [last.unsqueeze(0)]
 
     def recall(self, attention: MemoryAttention, memory: Memory, seen: Tensor) -> State:
         """The state after a memory, after so many tokens: of rows that are all at the same place."""

@@ -9,7 +9,7 @@ from ...linear.autocast import autocasts
 # What a memory's contents depend on, beside the weights.
 MEMORY_FIELDS = (
     *("hidden_size", "num_attention_heads", "attention", "attention_options", "segment_length", "memory_length"),
-    *("compressed_memory_length", "compression_rate", "compression", "previous_tokens"),
+    *("compressed_memory_length", "compression_rate", "compression", "ngrams"),
 )
 
 

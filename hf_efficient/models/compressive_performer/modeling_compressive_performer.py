@@ -33,10 +33,11 @@ from transformers.utils.output_capturing import capture_outputs
 
 from ...attention import build_attention
 from ...layers.block import mean_of
+from ...layers.ngrams import NgramEmbedding
 from ...layers.norms import NORMS
 from ...layers.rotary import RotaryTable
 from ..base import EfficientPreTrainedModel
-from ..token_inputs import check_tokens, look_up
+from ..token_inputs import check_has_tokens, check_tokens, look_up
 from .attention import MemoryAttention
 from .cache import CompressiveMemory, CompressiveMemoryLayer
 from .compression import COMPRESSIONS
@@ -47,7 +48,6 @@ from .fast.reading import can_read, read
 from .inputs import MEMORY_FIELDS, check_memory, check_rows, real_tokens
 from .memory import Memory, MemoryLengths
 from .outputs import CompressivePerformerLMOutput, CompressivePerformerOutput, weighted
-from .previous_tokens import PreviousTokens
 from .reversible import can_recompute, one_stream, run_reversibly, two_streams
 from .schedule import Schedule
 
@@ -129,8 +129,8 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
         )
         positions = RotaryTable(self.lengths.positions(), config.head_dim, config.rope_theta)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
-        count = config.previous_tokens
-        self.embed_previous = PreviousTokens(count, config.vocab_size, config.hidden_size) if count else None
+        sizes = config.ngrams, config.ngram_buckets, config.hidden_size
+        self.embed_ngrams = NgramEmbedding(*sizes) if config.ngrams else None
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.layers = nn.ModuleList(
             CompressivePerformerLayer(config, i, self.lengths, positions) for i in range(config.num_hidden_layers)
@@ -177,7 +177,7 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
             for kept in cache.layers:
                 kept.reset(reset)
         mask = real_tokens(attention_mask, batch, length)
-        hidden_states = self.dropout(self.with_previous(hidden_states, input_ids, cache.layers[0], mask))
+        hidden_states = self.dropout(self.with_ngrams(hidden_states, input_ids, cache.layers[0], mask))
         every_layer = bool(kwargs.get("output_hidden_states") or self.config.output_hidden_states)
         hidden_states = two_streams(hidden_states) if self.config.reversible else hidden_states
         hidden_states, auxiliary_loss = self.run(hidden_states, cache, mask, last_tokens, every_layer)
@@ -227,19 +227,15 @@ class CompressivePerformerModel(CompressivePerformerPreTrainedModel):
             inputs_embeds = look_up(self.embed_tokens, input_ids, self.config.vocab_size)
         return inputs_embeds
 
-    def with_previous(
+    def with_ngrams(
         self, hidden_states: Tensor, input_ids: Tensor | None, kept: CompressiveMemoryLayer, mask: Tensor | None
     ) -> Tensor:
-        """(B, N, d), together with the tokens before each, if the model embeds them; the last ones are kept."""
-        if self.embed_previous is None:
+        """(B, N, d), together with the n-grams that end there, if the model embeds them; the last tokens are kept."""
+        if self.embed_ngrams is None:
             return hidden_states
-        if input_ids is None:
-            raise ValueError(
-                f"previous_tokens={self.embed_previous.count}: the tokens before each one are embedded too, so give "
-                "input_ids, not inputs_embeds."
-            )
-        previous, kept.tokens = self.embed_previous(input_ids, kept.tokens, mask)
-        return hidden_states + previous
+        check_has_tokens(input_ids, self.config.ngrams)
+        ngrams, kept.tokens = self.embed_ngrams(input_ids, kept.tokens, mask)
+        return hidden_states + ngrams
 
     def cache_for(self, past_key_values: Cache | None, memory: Cache | None, hidden_states: Tensor) -> Cache:
         """The cache that this call updates."""

@@ -3,6 +3,7 @@
 from dataclasses import field
 
 from ...attention import get_attention
+from ...layers.ngrams import check_ngrams
 from ..configuration import EncoderConfig, strict_config
 
 LRA_SIZES = {  # Tay et al. 2020, "Long Range Arena"; lengths in tokens, bytes or pixels
@@ -27,6 +28,9 @@ class KerformerTextConfig(EncoderConfig):
         position_embedding: "learned", one vector for each position, or "rotary" (Su et al. 2021), which turns queries
             and keys.
         rope_theta: base of rotary positions.
+        ngrams: the n-grams that end with each token, up to so many tokens, are embedded with it (`layers/ngrams.py`):
+            for texts of bytes; 0 = none, as in the paper.
+        ngram_buckets: rows of their tables, one for each length.
         pooling: what a text is classified by: the "mean" over its tokens, or "cls", a learned token that the model
             puts before them. It is then the first of all outputs, at position 0.
 
@@ -43,6 +47,8 @@ class KerformerTextConfig(EncoderConfig):
     max_position_embeddings: int = 512
     position_embedding: str = "learned"
     rope_theta: float | int = 10000.0
+    ngrams: int = 0
+    ngram_buckets: int = 16384
     pooling: str = "mean"
     hidden_dropout_prob: float | int = 0.1
     tie_word_embeddings: bool = True
@@ -60,6 +66,9 @@ class KerformerTextConfig(EncoderConfig):
 
     def positive_fields(self):
         return (*super().positive_fields(), "vocab_size", "max_position_embeddings", "rope_theta")
+
+    def validate_ngrams(self):
+        check_ngrams(self)
 
     def validate_choices(self):
         for name, choices in {"position_embedding": ("learned", "rotary"), "pooling": ("mean", "cls")}.items():

@@ -18,9 +18,10 @@ from transformers.utils.output_capturing import capture_outputs
 from ...attention import Attention, build_attention
 from ...attention.masking import token_positions
 from ...layers.block import TransformerBlock
+from ...layers.ngrams import NgramEmbedding
 from ...layers.rotary import RotaryPositions
 from ..base import EfficientPreTrainedModel, check_single_labels
-from ..token_inputs import check_length, check_tokens, key_mask_of, look_up
+from ..token_inputs import check_has_tokens, check_length, check_tokens, key_mask_of, look_up
 from .configuration_kerformer_text import KerformerTextConfig
 
 
@@ -74,6 +75,8 @@ class KerformerTextModel(KerformerTextPreTrainedModel):
     def __init__(self, config: KerformerTextConfig):
         super().__init__(config)
         self.embeddings = KerformerTextEmbeddings(config)
+        sizes = config.ngrams, config.ngram_buckets, config.hidden_size
+        self.embed_ngrams = NgramEmbedding(*sizes) if config.ngrams else None
         self.layers = nn.ModuleList(
             TransformerBlock(
                 build_attention(
@@ -113,6 +116,9 @@ class KerformerTextModel(KerformerTextPreTrainedModel):
         """
         embedded = self.embed(input_ids, inputs_embeds)
         key_mask = key_mask_of(attention_mask, *embedded.shape[:2])
+        if self.embed_ngrams is not None:
+            check_has_tokens(input_ids, self.config.ngrams)
+            embedded = embedded + self.embed_ngrams(input_ids, mask=key_mask)[0]
         if position_ids is not None:
             position_ids = self.check_positions(position_ids, key_mask, *embedded.shape[:2])
         prefix = self.config.num_prefix_tokens

@@ -15,11 +15,11 @@ from ...data.augmentation import Augmentation
 from ...data.collators import take_batch
 from ...data.image_batches import ImageBatches
 from ...data.image_sets import ImageOptions
+from ..classification_trainer import ClassificationTrainer
 from ..launch import train_and_report
 from ..losses import soft_label_loss
-from ..metrics.classification import METRICS, score
+from ..metrics.classification import METRICS
 from ..run import Run, load_run
-from ..trainer import EfficientTrainer
 from .images import build_for_classes, load_splits, pixel_statistics, size_for
 
 TASK = "image-classification"
@@ -31,13 +31,13 @@ def main(argv: list[str] | None = None) -> dict:
     return train_and_report(*prepare(argv))
 
 
-def prepare(argv: list[str] | None = None) -> tuple[EfficientTrainer, Run]:
+def prepare(argv: list[str] | None = None) -> tuple[ClassificationTrainer, Run]:
     """What trains a run, before it has begun."""
     run = load_run(argv, __doc__, SECTIONS, DEFAULTS, TASK, METRICS)
     return build_trainer(run), run
 
 
-def build_trainer(run: Run) -> EfficientTrainer:
+def build_trainer(run: Run) -> ClassificationTrainer:
     images, test = load_splits(run)
     mean, std = pixel_statistics(images.train)
     model = build_for_classes(run, AutoModelForImageClassification, images.train.class_names, mean, std)
@@ -46,7 +46,7 @@ def build_trainer(run: Run) -> EfficientTrainer:
     looks = {"mean": mean, "std": std, "image_size": size}
     if not run.training.image_size_schedule:  # which needs pixels
         looks["features"] = getattr(model, "fixed_features", None)
-    return EfficientTrainer(
+    return ClassificationTrainer(
         model,
         run.training,
         data_collator=take_batch,
@@ -55,5 +55,4 @@ def build_trainer(run: Run) -> EfficientTrainer:
         test_dataset=None if test is None else ImageBatches(test, **looks),
         processing_class=image_processor_for(model.config, image_mean=mean, image_std=std, image_size=size),
         compute_loss_func=soft_label_loss(model) if augmentation.softens_labels else None,
-        compute_metrics=score,
     )

@@ -28,11 +28,11 @@ from ...data.text_batches import TextBatches
 from ...errors import told
 from ...models.auto import FAMILIES
 from ..build_model import build_model
+from ..classification_trainer import ClassificationTrainer
 from ..errors import RunError
 from ..launch import train_and_report
-from ..metrics.classification import METRICS, score
+from ..metrics.classification import METRICS
 from ..run import Run, load_run
-from ..trainer import EfficientTrainer
 
 TASK = "text-classification"
 SECTIONS = {"dataset": LabelledTextOptions}
@@ -51,13 +51,13 @@ def main(argv: list[str] | None = None) -> dict:
     return train_and_report(trainer, run, "text", cut_texts=cut)
 
 
-def prepare(argv: list[str] | None = None) -> tuple[EfficientTrainer, Run]:
+def prepare(argv: list[str] | None = None) -> tuple[ClassificationTrainer, Run]:
     """What trains a run, before it has begun."""
     run = load_run(argv, __doc__, SECTIONS, DEFAULTS, TASK, METRICS)
     return build_trainer(run), run
 
 
-def build_trainer(run: Run) -> EfficientTrainer:
+def build_trainer(run: Run) -> ClassificationTrainer:
     if run.training.length_schedule:
         raise RunError("training.length_schedule is for language models: leave it out.")
     with told("dataset", RunError):
@@ -70,7 +70,7 @@ def build_trainer(run: Run) -> EfficientTrainer:
         train, evaluation, test = (
             part and make_batches(model, tokenizer, options, part, name) for name, part in parts.items()
         )
-    return EfficientTrainer(
+    return ClassificationTrainer(
         model,
         run.training,
         data_collator=take_batch,
@@ -78,7 +78,6 @@ def build_trainer(run: Run) -> EfficientTrainer:
         eval_dataset=evaluation,
         test_dataset=test,
         processing_class=tokenizer,
-        compute_metrics=score,
     )
 
 

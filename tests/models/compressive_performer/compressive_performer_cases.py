@@ -72,14 +72,15 @@ REVERSIBLE = {
     "reversible, softmax": {"attention": "softmax", "reversible": True},
     "reversible, no memory": {**NO_MEMORY, "reversible": True},
 }
-PREVIOUS = {
-    "previous tokens": {"previous_tokens": 3},
-    "previous tokens, transformer-xl": {**ARMS["transformer-xl"], "previous_tokens": 9},  # more than a segment
-    "previous tokens, no memory": {**NO_MEMORY, "previous_tokens": 1},
+SMALL_TABLES = {"ngram_buckets": 50}
+NGRAMS = {
+    "n-grams": {**SMALL_TABLES, "ngrams": 4},
+    "n-grams, transformer-xl": {**SMALL_TABLES, **ARMS["transformer-xl"], "ngrams": 10},  # more than a segment
+    "n-grams, no memory": {**SMALL_TABLES, **NO_MEMORY, "ngrams": 2},
 }
 # All of them once: performer and softmax with memory are among the arms.
 OTHERS = {name: fields for name, fields in MECHANISMS.items() if name not in ("performer", "softmax")}
-EVERY = {**ARMS, **SHAPES, **OTHERS, **RECIPES, **REVERSIBLE, **PREVIOUS}
+EVERY = {**ARMS, **SHAPES, **OTHERS, **RECIPES, **REVERSIBLE, **NGRAMS}
 CONFIGS = Path(__file__).parents[3] / "configs"
 # Of each system once: the paper's, on bytes.
 YAMLS = sorted(x for x in CONFIGS.glob("enwik8_*.yaml") if not re.search("_(small|hour|char|bpe|word)$", x.stem))

@@ -5,6 +5,8 @@ import math
 import torch
 import torch.nn.functional as F
 
+from hf_efficient.layers.ngrams import MULTIPLIER, PRIME
+
 
 def turn(x, position, theta):
     """Rotary positions, pair by pair: x (..., D)."""
@@ -60,13 +62,15 @@ class Reference:
         return self.head(self.model.norm((hidden + second) / 2 if self.config.reversible else hidden))
 
     def embed(self, token):
-        """A token, and those before it by tables of their own: (d,)"""
+        """A token, and the n-grams that end with it: (d,)"""
         self.tokens.append(int(token))
-        vector, count = self.model.embed_tokens.weight[token], self.config.previous_tokens
-        for i in range(1, count + 1):
-            known = len(self.tokens) > i
-            row = 1 + self.tokens[-1 - i] if known else 0
-            vector = vector + self.model.embed_previous.tables.weight[(count - i) * (self.config.vocab_size + 1) + row]
+        vector, longest = self.model.embed_tokens.weight[token], self.config.ngrams
+        for length in range(longest, 1, -1):
+            value = 1 + self.tokens[-1]
+            for i in range(2, length + 1):
+                value = (value * MULTIPLIER + (1 + self.tokens[-i] if len(self.tokens) >= i else 0)) % PRIME
+            row = (longest - length) * self.config.ngram_buckets + value % self.config.ngram_buckets
+            vector = vector + self.model.embed_ngrams.tables.weight[row]
         return vector
 
     def project(self, module, x):

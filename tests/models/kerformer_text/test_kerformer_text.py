@@ -70,6 +70,21 @@ def test_padding_changes_nothing_with_rotary_positions_and_cls(attention):
     check_padding(stirred(attention=attention, position_embedding="rotary", pooling="cls"))
 
 
+@torch.no_grad()
+def test_ngrams_of_real_tokens_alone():
+    """Each token's vector also has the n-grams that end there, whatever is padded; they are made of tokens."""
+    model = stirred(ngrams=3, ngram_buckets=50)
+    check_padding(model)
+    ids = texts(model.config)
+    changed = ids.clone()
+    changed[:, 3] = (ids[:, 3] + 1) % 200
+    first, second = (model.encoder.embed_ngrams(x)[0] for x in (ids, changed))
+    differs = (first != second).any(-1).any(0)
+    assert differs.nonzero().flatten().tolist() == [3, 4, 5]
+    with pytest.raises(ValueError, match=r"ngrams=3: .* give input_ids, not inputs_embeds"):
+        model(inputs_embeds=torch.zeros(1, 4, model.config.hidden_size))
+
+
 def test_which_mechanisms_fit():
     assert {"kerformer", "softmax", "performer", "linformer", "nystrom", "separable"} <= set(FITTING)
     with pytest.raises(ValueError, match=r"attention='window' needs a grid .* Mechanisms that fit: .*kerformer"):
@@ -237,6 +252,7 @@ def test_labels_of_masks_out_of_range_are_named():
         ({"pooling": "max"}, "pooling='max' must be one of 'mean', 'cls'"),
         ({"position_embedding": "sine"}, "position_embedding='sine' must be one of 'learned', 'rotary'"),
         ({"position_embedding": "rotary", "hidden_size": 30}, "heads of 15 channels"),
+        ({"ngrams": 1}, r"ngrams=1 must be 0 \(none\), or 2 or more"),
         ({"pad_token_id": 258}, "pad_token_id=258 must lie within vocab_size=258"),
     ],
 )

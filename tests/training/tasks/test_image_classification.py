@@ -81,11 +81,22 @@ def test_a_result_is_complete_and_predicts_in_a_pipeline(config, tmp_path, model
     results = main([config(**changes, training={"max_steps": 4})])
     folder = tmp_path / "run"
     assert json.loads((folder / "results.json").read_text()) == results
-    written = ("history.csv", "curves.png", "run.yaml", "config.json", "model.safetensors", "preprocessor_config.json")
+    written = (
+        "history.csv",
+        "curves.png",
+        "confusion.png",
+        "predictions.png",
+        "example.png",
+        "run.yaml",
+        "config.json",
+        "model.safetensors",
+        "preprocessor_config.json",
+    )
     for file in written:
         assert (folder / file).is_file(), file
     assert results["steps"] == 4 and results["seed"] == 42 and results["parameters"] > 1000
     assert {"torch", "transformers", "hf_efficient", "python"} == set(results["versions"])
+    assert results["commit"] and results["peak_memory"] > 2**26
 
     images = load_images("digits", limit=100, evaluation_limit=37).evaluation
     pictures = [Image.fromarray(pixels.permute(1, 2, 0).numpy()) for pixels in images.pixels]
@@ -98,6 +109,13 @@ def test_a_result_is_complete_and_predicts_in_a_pipeline(config, tmp_path, model
     assert accuracy == results["metrics"]["eval_accuracy"]
     loss = torch.nn.functional.cross_entropy(logits, images.labels).item()
     assert loss == pytest.approx(results["metrics"]["eval_loss"], rel=1e-5)
+
+
+def test_images_of_the_data_are_left_out_if_asked(config, tmp_path):
+    main([config(training={"max_steps": 2, "show_images": False})])
+    assert {file.name for file in (tmp_path / "run").glob("*.png")} == {"curves.png", "confusion.png"}
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "(confusion.png)" in card and "predictions.png" not in card and "example.png" not in card
 
 
 def test_a_finished_run_reports_again(config):

@@ -1,12 +1,12 @@
-"""Tokens that are embedded with those before them: padding, new texts, beams, what is kept of them."""
+"""N-grams that are embedded with each token: padding, new texts, beams, what is kept of them."""
 
 import pytest
 import torch
-from compressive_performer_cases import TINY, in_calls, make, text
+from compressive_performer_cases import SMALL_TABLES, TINY, in_calls, make, text
 
 from hf_efficient.models.compressive_performer.cache import CompressiveMemory
 
-FIELDS = {"previous_tokens": 3}
+FIELDS = {**SMALL_TABLES, "ngrams": 4}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_beams_are_told_apart(model):
 
 
 def test_embeddings_without_tokens_are_refused(model):
-    with pytest.raises(ValueError, match=r"previous_tokens=3.*input_ids"):
+    with pytest.raises(ValueError, match=r"ngrams=4.*input_ids"):
         model(inputs_embeds=torch.zeros(1, 4, TINY["hidden_size"], dtype=torch.float64))
 
 
@@ -80,7 +80,9 @@ def test_what_comes_later_changes_nothing_before_it(model):
     assert model(ids).logits[:, :11].equal(model(other).logits[:, :11])
 
 
-@pytest.mark.parametrize("wrong", [-1, 1.5])
-def test_the_count_is_checked(wrong):
-    with pytest.raises((ValueError, TypeError), match="previous_tokens"):
-        make(previous_tokens=wrong)
+@pytest.mark.parametrize(
+    ("name", "value"), [("ngrams", -1), ("ngrams", 1), ("ngrams", 1.5), ("ngram_buckets", 0), ("ngram_width", -4)]
+)
+def test_the_sizes_are_checked(name, value):
+    with pytest.raises((ValueError, TypeError), match=name):
+        make(**{**FIELDS, name: value})

@@ -1,0 +1,1 @@
+"""Every mechanism in the same model, in equal time: `hf-efficient leaderboard`."""
