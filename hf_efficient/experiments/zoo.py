@@ -29,6 +29,10 @@ OF_THE_PACKAGE = ("auto_map", "model_module")  # of config.json: they point to c
 MODELS = {
     "hugginggreen-vit-cifar10": ("cifar10_hugginggreen_vit_small",),
     "mobilevit-v2-cifar10": ("cifar10_mobilevit_v2_small",),
+    "mobilevit-v2-tiny-imagenet": ("tiny_imagenet_mobilevit_v2_small",),
+    "hugginggreen-vit-detector-tiny-imagenet": ("tiny_imagenet_hugginggreen_vit_detection_small",),
+    "mobilevit-v2-detector-bccd": ("bccd_mobilevit_v2_small",),
+    "mobilevit-v2-segmenter-camvid": ("camvid_mobilevit_v2_deeplabv3_small",),
     "transformer-xl-enwik8": ("enwik8_transformer_xl_small", "--ngrams", "0"),  # with their tables it is 22 MB
 }
 

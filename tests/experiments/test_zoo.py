@@ -90,17 +90,18 @@ def test_each_model_works(name):
         assert len(text) > 40
     else:
         gradient = Image.linear_gradient("L").convert("RGB")
-        assert answer(gradient)
+        assert answer(gradient, **({"threshold": 0.0} if task == "object-detection" else {}))
 
 
-@pytest.mark.parametrize("name", [name for name in zoo.list() if name.endswith(("cifar10", "cifar100"))])
-def test_each_classifier_scores_as_its_card_says(name, monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", [name for name in zoo.list() if "transformer" not in name])
+def test_each_model_of_images_scores_as_its_card_says(name, monkeypatch, tmp_path):
     if not DATA.is_dir():
         pytest.skip("needs the data beside the checkout: ../shared/data")
     monkeypatch.setenv("HF_EFFICIENT_DATA", str(DATA))
     results = json.loads((Path(zoo.path(name)) / "results.json").read_text())
+    metric = results["metric_for_best_model"].removeprefix("eval_")
     found = evaluate(zoo.path(name), limit=1000, output=tmp_path / "evaluation.json")
-    assert abs(found["metrics"]["accuracy"] - results["metrics"]["test_accuracy"]) < 0.04  # three standard errors
+    assert abs(found["metrics"][metric] - results["metrics"][f"test_{metric}"]) < 0.04  # three standard errors
 
 
 def test_all_together_are_small_enough():
