@@ -14,7 +14,7 @@ ENERGY = "results/energy/report.json"
 RECIPES = "results/recipes"
 CONVERTED = "results/attention/converted_attention.json"
 # What is shown of a comparison beside the metric that decides.
-BESIDE = {"test_map_50": "mAP at 0.5", "test_iou": "IoU", "test_pixel_accuracy": "pixels"}
+BESIDE = {"test_map": "mAP", "test_map_50": "mAP at 0.5", "test_iou": "IoU", "test_pixel_accuracy": "pixels"}
 
 
 def trained_models(cards: Path = CARDS) -> str:
@@ -54,7 +54,8 @@ def comparison(docs: Path, file: Path) -> str:
     first, percent = next(iter(record["arms"])), not record["metric"].endswith(LOWER_IS_BETTER)
     factor, form = (100, ".1f") if percent else (1, ".3f")
     metric = record["metric"].removeprefix("test_").replace("_", " ") + (", %" if percent else "")
-    rows, beside = [], [name for name in BESIDE if any(mean_of(arm, name) for arm in record["arms"].values())]
+    others = [name for name in BESIDE if name != record["metric"]]
+    rows, beside = [], [name for name in others if any(mean_of(arm, name) for arm in record["arms"].values())]
     for arm, found in ((arm, found) for arm, found in record["arms"].items() if found["scores"]):
         scores = " ".join(f"{factor * score:{form}}" for score in found["scores"].values())
         pair, joules = difference(record["differences"], first, arm), found["joules"]
