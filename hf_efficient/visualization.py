@@ -100,7 +100,7 @@ def draw_boxes(image: Image.Image, boxes: Tensor, classes: Sequence[int], names:
 def ink_on(colour: tuple[int, int, int]) -> str:
     """What is read on a colour: the brighter it is, the darker."""
     red, green, blue = colour
-    return "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 160 else "white"
+    return "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 150 else "white"
 
 
 @torch.no_grad()
