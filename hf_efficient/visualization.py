@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from .charts import COLOURS
 
-FIRST = [colour for colour in COLOURS if colour != "#000000"]  # which is what does not count
+# Black is what does not count; the last five are unlike all before.
+FIRST = [*(x for x in COLOURS if x != "#000000"), "#f0e442", "#332288", "#ff33cc", "#7a4a1f", "#bdbdbd"]
 BACKGROUND, DROPPED = (255, 255, 255), (62, 78, 118)
 FEW_BOXES = 3  # are all named
 SCALE = {"black": (12, 8, 60), "mid": (214, 60, 90), "white": (255, 244, 170)}  # dark blue, red, light yellow
@@ -92,8 +93,14 @@ def draw_boxes(image: Image.Image, boxes: Tensor, classes: Sequence[int], names:
         if len(boxes) <= FEW_BOXES or length <= right - left:
             left, top = max(0, min(left, image.width - length)), max(0, top - 16)  # above the box, not over it
             draw.rectangle((left, top, left + length, top + 16), fill=colour_of(label))
-            draw.text((left + 3, top + 8), names[label], font=font, fill="white", anchor="lm")
+            draw.text((left + 3, top + 8), names[label], font=font, fill=ink_on(colour_of(label)), anchor="lm")
     return picture
+
+
+def ink_on(colour: tuple[int, int, int]) -> str:
+    """What is read on a colour: the brighter it is, the darker."""
+    red, green, blue = colour
+    return "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 150 else "white"
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from hf_efficient.visualization import (
     draw_heat,
     draw_kept_patches,
     draw_rollout,
+    ink_on,
     prediction_sheet,
 )
 
@@ -122,3 +123,11 @@ def test_prediction_sheet_has_a_row_for_four_pictures():
     sheets = [prediction_sheet([("right", [(RED, "a very long name of a class")] * n), ("wrong", [])]) for n in (4, 5)]
     red = [(np.asarray(sheet) == (200, 0, 0)).all(-1).sum() for sheet in sheets]
     assert red[1] * 4 == red[0] * 5 and sheets[1].height - sheets[0].height == 200
+
+
+def test_the_colours_of_a_dozen_classes_differ():
+    colours = np.array([colour_of(index) for index in range(12)])
+    distances = np.abs(colours[:, None] - colours).sum(-1) + 1000 * np.eye(12)
+    assert distances.min() > 75  # of 765
+    assert {ink_on(tuple(colour)) for colour in colours[[0, 1, 6, 8]]} == {"white"}
+    assert {ink_on(tuple(colour)) for colour in colours[[5, 7, 11]]} == {"black"}  # light blue, yellow, grey
