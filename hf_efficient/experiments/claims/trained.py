@@ -113,8 +113,9 @@ class Trained(Part):
         budget = self.budget_of(options)
         record.set_budget(self.name, budget)
         missing = [name for name in self.arms if "steps" not in record.arm(self.label(name))]
-        for name in self.arms.keys() - set(missing):
-            self.check_same(name, record, options)
+        for name in self.arms:
+            if name not in missing:
+                self.check_same(name, record, options)
         if not missing:
             return
         words = {
