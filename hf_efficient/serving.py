@@ -4,6 +4,7 @@ transformers looks for a model's class in its own namespace, where ours is put; 
 tokens after any prompt.
 """
 
+import json
 from typing import Any
 
 import transformers
@@ -14,8 +15,8 @@ from .extras import require
 from .inference import read_config
 
 MOST_TOKENS = 65_536  # of one answer
-LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
-PROMPTS = ("prompt", "messages", "input")
+LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_length")
+PROMPTS = {"/chat/completions": "messages", "/completions": "prompt", "/responses": "input"}  # by the end of a path
 
 
 def serve(model: str, host: str = "localhost", port: int = 8000, device: str = "auto") -> None:
@@ -47,21 +48,32 @@ def refusing(app):
             body = await request.json() if request.method == "POST" else None
         except ValueError:  # no JSON, as sound is; the server knows what to say
             body = None
-        wrong = fault(body) if isinstance(body, dict) else None
+        wrong = fault(body, request.url.path) if isinstance(body, dict) else None
         return await call_next(request) if wrong is None else JSONResponse({"error": wrong}, 400)
 
     return app
 
 
-def fault(body: dict[str, Any]) -> str | None:
-    """What is wrong with the lengths and prompts of a request; None if nothing is."""
-    for name in LENGTHS:
-        length = body.get(name)
+def fault(body: dict[str, Any], path: str = "") -> str | None:
+    """What is wrong with the lengths and prompts of a request to this path; None if nothing is."""
+    try:
+        options = json.loads(body.get("generation_config") or "{}")  # which may hold a length, too
+    except (TypeError, ValueError):
+        options = None
+    if not isinstance(options, dict):
+        return "generation_config must be a mapping, as a string of JSON."
+    for name, length in ((name, given.get(name)) for given in (body, options) for name in LENGTHS):
         if length is not None and not (type(length) is int and 1 <= length <= MOST_TOKENS):
             return f"{name}={length!r} must be a whole number from 1 to {MOST_TOKENS}."
-    for name in PROMPTS:
+    for name in PROMPTS.values():
         if name in body and is_empty(body[name]):
             return f"{name} is empty: give at least one character to go on from."
+    needed = next((name for end, name in PROMPTS.items() if path.endswith(end)), None)
+    if needed is not None and needed not in body:
+        return f"{needed} is missing."
+    messages = body.get("messages", [])
+    if not (isinstance(messages, list) and all(isinstance(message, dict) for message in messages)):
+        return "messages must be a list of mappings, as {role: user, content: Hello}."
     return None
 
 

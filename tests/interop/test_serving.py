@@ -85,12 +85,17 @@ FAULTS = [
     ({"messages": [{"role": "user", "content": ""}]}, "messages is empty"),
     ({"messages": []}, "messages is empty"),
     ({"input": "", "max_output_tokens": 3}, "input is empty"),
+    ({"messages": "Hello"}, "messages must be a list of mappings"),
+    ({"messages": [5]}, "messages must be a list"),
+    ({"max_tokens": 12}, "prompt is missing"),
+    ({"prompt": "Hello", "generation_config": '{"max_new_tokens": 1000000000000}'}, "max_new_tokens=10000"),
+    ({"prompt": "Hello", "generation_config": "[1]"}, "generation_config must be a mapping"),
 ]
 
 
 @pytest.mark.parametrize(("body", "said"), FAULTS)
 def test_what_is_wrong_with_a_request_is_named(body, said):
-    assert said in fault(body)
+    assert said in fault(body, "/v1/completions")
 
 
 def test_faults_are_answered_and_the_server_goes_on(served):
