@@ -93,17 +93,20 @@ FAULTS = [
 ]
 
 
+def path_for(body: dict) -> str:
+    return {"messages": "/v1/chat/completions", "input": "/v1/responses"}.get(next(iter(body)), "/v1/completions")
+
+
 @pytest.mark.parametrize(("body", "said"), FAULTS)
 def test_what_is_wrong_with_a_request_is_named(body, said):
-    assert said in fault(body, "/v1/completions")
+    assert said in fault(body, path_for(body))
 
 
 def test_faults_are_answered_and_the_server_goes_on(served):
     address, model, _ = served
     for body, said in FAULTS:
-        place = "chat/completions" if "messages" in body else "completions"
         with pytest.raises(urllib.error.HTTPError) as error:
-            post(f"{address}/v1/{place}", {"model": model, **body})
+            post(address + path_for(body), {"model": model, **body})
         assert error.value.code == 400 and said in json.load(error.value)["error"]
     assert fault({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}) is None
     assert fault({"prompt": "Hello", "max_tokens": 1}) is None
