@@ -231,7 +231,7 @@ def test_pairs_go_through_one_encoder(config, pairs, tmp_path, capsys):
     assert isinstance(model, KerformerTextForSequencePairClassification)
     assert evaluate(folder)["metrics"]["accuracy"] == results["metrics"]["eval_accuracy"]
     card = Path(folder, "README.md").read_text()
-    snippet = card.split("```python\n")[1].split("```")[0].replace('"run"', repr(folder))
+    snippet = card.split("```python\n")[1].split("```")[0].replace('"run-pairs"', repr(folder))
     exec(compile(snippet, "card", "exec"), {})
     assert "tensor" in capsys.readouterr().out
     assert command_line(["predict", folder, "a text"]) == 1
