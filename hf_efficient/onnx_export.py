@@ -81,7 +81,11 @@ def write(network: PreTrainedModel, images: torch.Tensor, file: Path) -> None:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # the exporters talk of themselves
     with warnings.catch_warnings(), redirect_stdout(StringIO()):
         warnings.simplefilter("ignore")
-        program = OnnxExporter().export(network, {"pixel_values": images}, config=OnnxConfig(dynamic_shapes=batch))
+        try:
+            program = OnnxExporter().export(network, {"pixel_values": images}, config=OnnxConfig(dynamic_shapes=batch))
+        except torch.onnx.OnnxExporterError as error:
+            mechanism = getattr(network.config, "attention", "its")
+            raise CommandError(f"torch.onnx can't translate a model with {mechanism!r} attention.") from error
     with told(f"{file} can't be written"):
         program.save(file)
 

@@ -276,7 +276,7 @@ FAULTS = """
 63 YAML that nests too deep, expands its aliases without end, or has keys that are no words: one line
     cli/test_bad_input.py::test_yaml
     cli/test_bad_input.py::test_a_run_yaml_that_is_garbage
-64 damaged weights, images that are none, folders that can't be written to: one line of every command
+64 damaged weights and configs, images that are none, folders that can't be written to: one line of every command
     cli/test_bad_input.py::test_damaged_weights
     cli/test_bad_input.py::test_a_config_that_is_garbage
     cli/test_bad_input.py::test_pretrained_weights_that_are_not_there
@@ -286,6 +286,8 @@ FAULTS = """
     cli/test_bad_input.py::test_predictions_of_what_is_no_image
 65 a full disk in history and plots: the run goes on
     training/test_history.py::test_a_full_disk_costs_no_run
+    training/test_folder_lock.py::test_a_full_disk
+    cli/test_use.py::test_exports_that_fail
     training/test_history.py::test_what_could_not_be_written_is_written_with_the_next_log
 66 NumPy arrays for a model, methods' names in a config.json: named
     models/test_robustness.py::test_arrays_are_named

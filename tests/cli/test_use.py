@@ -131,15 +131,27 @@ def test_export(trained, capsys):
         onnx_export.compare(network, images, Path("out/model.onnx"))
 
 
+EXPORTERS = ("transformers.exporters.exporter_onnx.OnnxExporter.export", "torch.onnx.export")
+
+
 @pytest.mark.parametrize("kind", ["classifier", "language_model"])
-def test_export_to_a_full_disk(trained, kind, monkeypatch, capsys):
+def test_exports_that_fail(trained, kind, monkeypatch, capsys):
+    """On a full disk, and of operators that ONNX does not know (those of `lsh`, for one)."""
+
     def save(file):
         raise OSError(28, "No space left on device")
 
-    for exporter in ("transformers.exporters.exporter_onnx.OnnxExporter.export", "torch.onnx.export"):
-        monkeypatch.setattr(exporter, lambda *_, **__: SimpleNamespace(save=save))
-    assert main(["export", trained(kind), "--to", "model.onnx"]) == 1
-    assert "onnx can't be written: [Errno 28] No space left" in capsys.readouterr().err.splitlines()[-1]
+    def export(*_, **__):
+        raise torch.onnx.OnnxExporterError("Error when translating\nnode %sort_default")
+
+    for function, said in (
+        (lambda *_, **__: SimpleNamespace(save=save), "onnx can't be written: [Errno 28] No space left"),
+        (export, "torch.onnx can't translate a"),
+    ):
+        for exporter in EXPORTERS:
+            monkeypatch.setattr(exporter, function)
+        assert main(["export", trained(kind), "--to", "model.onnx"]) == 1
+        assert said in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_export_of_the_language_model(trained, capsys):
