@@ -13,6 +13,7 @@ TABLES = {
     docs_tables.model_speeds: ["models/mobilevit_v2_default_allocator.json", "models/models.json"],
     docs_tables.language_model_speeds: ["models/compressive_performer.json"],
     docs_tables.training_speed: ["training/training.json"],
+    docs_tables.data_speed: ["data/data.json"],
 }
 
 
