@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
@@ -40,6 +41,7 @@ def docs(tmp_path):
         each.save(folder)
     replace(row("axial", 0.5), scores={}).save(folder)  # rehearsed only
     arm = {"settings": ["cifar10_vit_small"], "scores": {"0": 0.78}, "steps": 5, "seconds": 960.0, "joules": 1.0}
+    arm["config_sha256"] = "b" * 64
     recipes = {
         "budget": "16min",
         "metric": "test_accuracy",
@@ -112,6 +114,15 @@ def test_the_page_needs_nothing_from_elsewhere(docs):
     assert len(local) == 7 and all((docs / "leaderboard" / address).resolve().is_file() for address in local)
     assert "hf-efficient train x --attention kerformer" in text and "a" * 12 in text
     assert "&lt;by load&gt;" in text and "<by load>" not in text
+
+
+def test_systems_are_shown_without_mechanisms(docs):
+    shutil.rmtree(folder_of(docs))
+    assert "### CIFAR-10" in markdown(docs, folder_of(docs)) and "*`cifar10_vit_small`*" in markdown(
+        docs, folder_of(docs)
+    )
+    found = Page(html(docs, folder_of(docs)))
+    assert [each["id"] for each in found.rows] == ["cifar10-cifar10_vit_small"] and not found.open
 
 
 def test_an_empty_leaderboard_says_so(tmp_path):

@@ -17,7 +17,7 @@ from ...attention.registry import is_linear
 from ...tables import columns
 from ..repetitions import ExperimentError
 from .plot import scatter
-from .rows import FOLDER, TASKS, Row, family, is_higher_better, load_rows
+from .rows import FOLDER, Row, family, is_higher_better, load_rows
 
 RECIPES = FOLDER.parent / "recipes"
 TEMPLATE = Path(__file__).with_name("template.html")
@@ -73,13 +73,12 @@ def of_row(row: Row, docs: Path) -> Entry:
 
 
 def systems(docs: Path) -> list[Entry]:
-    """Of the recipes that are of a task's data; each says how long it was given."""
+    """Of the recipes, by their data; each says how long it was given."""
     found = []
     for file in sorted((docs / RECIPES.relative_to(FOLDER.parents[1])).glob("*.json")):
-        task = next((name for name in TASKS if file.stem == name), None)
-        record = json.loads(file.read_text(encoding="utf-8")) if task else {"arms": {}}
+        task, record = file.stem, json.loads(file.read_text(encoding="utf-8"))
         for name, arm in record["arms"].items():
-            if arm["scores"]:
+            if arm["scores"] and arm["config_sha256"]:  # else its config is another by now
                 config = arm["settings"][0]
                 words = " ".join(
                     ["hf-efficient train", *arm["settings"], "--max_steps", str(arm["steps"]), "--seed 0"]
@@ -97,10 +96,9 @@ def systems(docs: Path) -> list[Entry]:
 
 
 def entries(docs: Path, folder: Path) -> list[Entry]:
-    """Mechanisms and systems, by task, the best first; of a task without a mechanism there are no systems either."""
+    """Mechanisms and systems, by task, the best first."""
     rows = [of_row(row, docs) for row in load_rows(folder)]
-    tasks = {row.task for row in rows}
-    rows += [each for each in systems(docs) if each.task in tasks]
+    rows += systems(docs)
     return sorted(rows, key=lambda x: (x.task, -x.score if is_higher_better(x.metric) else x.score))
 
 
@@ -138,8 +136,13 @@ def markdown(docs: Path = Path("docs"), folder: Path = FOLDER) -> str:
         lines = [header, ["---"] * len(header), *rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         commits = ", ".join(sorted({x.commit for x in own if x.commit}))
-        parts.append(f"### {TITLES[task]}\n\n{table}\n\nCommit {commits}. Joules: {own[0].method or 'not measured'}.")
+        commits = f"Commit {commits}. " if commits else ""
+        parts.append(f"### {title(task)}\n\n{table}\n\n{commits}Joules: {own[0].method or 'not measured'}.")
     return "\n\n".join(parts) or NOTHING
+
+
+def title(task: str) -> str:
+    return TITLES.get(task, task.replace("_", " "))
 
 
 def number(x: float | None) -> str:
@@ -175,14 +178,19 @@ def section(task: str, found: Sequence[Entry]) -> str:
     heads = "".join(f'<th scope="col"><button type="button">{escape(text or "name")}</button></th>' for text in header)
     body = "\n".join(table_row(entry, entry.name in best) for entry in found)
     mechanisms = [entry for entry in found if not entry.is_system]
+    note = "Models, with the time that they were given."
+    if mechanisms:
+        note = (
+            "Green: on the Pareto front of score, joules and memory, among the mechanisms. In italics: other models, "
+        )
+        note += "with the time that they were given."
     plots = [
         scatter(mechanisms, best, "joules", "joules of training, kJ", 1e3, metric + unit),
         scatter(mechanisms, best, "peak_memory", "peak memory, MB", 1e6, metric + unit),
     ]
     methods = sorted({entry.method for entry in found if entry.method})
     return (
-        f'<section>\n<h2>{escape(TITLES[task])}</h2>\n<p class="note">Green: on the Pareto front of score, joules and '
-        "memory, among the mechanisms. In italics: other models, with the time that they were given.</p>\n"
+        f'<section>\n<h2>{escape(title(task))}</h2>\n<p class="note">{note}</p>\n'
         f"<details><summary>how joules are known</summary><p class='note'>{escape('; '.join(methods))}</p></details>\n"
         f'<div class="plots">{"".join(filter(None, plots))}</div>\n'
         f'<div class="scroll"><table>\n<thead><tr>{heads}</tr></thead>\n'
