@@ -34,8 +34,8 @@ COMMANDS = {
 }
 
 
-FLOORS = [name for name in COMMANDS if name != "results/attention/benchmark.json"]  # whose figures have targets
-FLOORS.append("results/data/data.json")
+# Files whose figures have targets.
+FLOORS = [*(name for name in COMMANDS if name != "results/attention/benchmark.json"), "results/data/data.json"]
 MARK = "† works on hidden states: compared, with its projections, with softmax attention with its own."
 
 

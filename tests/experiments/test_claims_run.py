@@ -113,11 +113,8 @@ def test_what_was_stopped_goes_on(part, tmp_path, monkeypatch):
 def test_a_run_is_a_command_of_its_own(part, tmp_path, preloaded, monkeypatch):
     """As claims are run when they are not quick: in processes, two at a time."""
     monkeypatch.setattr("sys.executable", preloaded.python)
+    rehearse = trained.rehearse
     monkeypatch.setattr(trained, "rehearse", lambda words, folder: rehearse(words, folder, rounds=1, seconds=0.01))
-    rehearse = (
-        trained.__dict__.get("_rehearse")
-        or __import__("hf_efficient.experiments.equal_budgets", fromlist=["rehearse"]).rehearse
-    )
     record = Record(tmp_path / "record.json", "x")
     options = Options(budget="0.05s", seeds=1, folder=tmp_path / "runs", jobs=2)
     part = replace(part, arms={name: part.arms[name] for name in "ab"})

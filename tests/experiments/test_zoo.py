@@ -1,11 +1,13 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoModelForImageClassification, pipeline
+from transformers.loss.loss_for_object_detection import box_iou
 
 import hf_efficient
 from hf_efficient import HuggingGreenViTConfig, HuggingGreenViTForImageClassification, image_processor_for, zoo
@@ -102,6 +104,22 @@ def test_each_model_of_images_scores_as_its_card_says(name, monkeypatch, tmp_pat
     metric = results["metric_for_best_model"].removeprefix("eval_")
     found = evaluate(zoo.path(name), limit=1000, output=tmp_path / "evaluation.json")
     assert abs(found["metrics"][metric] - results["metrics"][f"test_{metric}"]) < 0.04  # three standard errors
+
+
+def test_the_detector_is_better_than_boxes_that_look_at_nothing():
+    """The whole image (IoU 0.521), and the mean box of the training split (0.439)."""
+    if not DATA.is_dir():
+        pytest.skip("needs the data beside the checkout: ../shared/data")
+    boxes = {}
+    for split in ("train", "validation"):
+        objects = pq.read_table(DATA / f"tiny_imagenet/{split}-00000-of-00001.parquet", columns=["objects"])["objects"]
+        boxes[split] = torch.tensor([x["bbox"][0] for x in objects.to_pylist()])
+        boxes[split][:, 2:] += 1  # both ends are inside
+    whole, mean = torch.tensor([0.0, 0.0, 64.0, 64.0]), boxes["train"].mean(0)
+    ious = [box_iou(boxes["validation"], box[None])[0].mean().item() for box in (whole, mean)]
+    assert ious == pytest.approx([0.521, 0.439], abs=5e-4)
+    results = json.loads((Path(zoo.path("hugginggreen-vit-detector-tiny-imagenet")) / "results.json").read_text())
+    assert results["metrics"]["test_iou"] > max(ious)
 
 
 def test_all_together_are_small_enough():
